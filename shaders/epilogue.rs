@@ -142,6 +142,12 @@ pub(crate) trait Finishing: Family + Clone {
         self.width() == 4 || dtype.size_in_bytes() >= 4
     }
 
+    /// The shape and the dtype of what workgroups store for each other, if several share a block of results. The kernel
+    /// then binds a buffer for it and one with counters, after its results.
+    fn shared(&self, _groups: usize) -> Option<([usize; 3], DType)> {
+        None
+    }
+
     /// The columns of the rows that the epilogue sees: one, if it sees the results as a line.
     fn columns(_parameters: &Self::Host) -> usize {
         1

@@ -581,6 +581,6 @@ mod tests {
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
         assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2) + packed);
-        assert_eq!(packed, 15, "14 formats in whole steps, and one in others");
+        assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
     }
 }

@@ -451,6 +451,11 @@ impl Finishing for Matmul {
         self.tile.stores(dtype) && self.tile.row(n, dtype) == n
     }
 
+    fn shared(&self, groups: usize) -> Option<([usize; 3], DType)> {
+        let [rows, columns] = self.tile.block().map(|length| length as usize);
+        self.tile.has_parts().then(|| ([groups, rows, columns], self.dtype().widened()))
+    }
+
     fn columns(parameters: &Parameters) -> usize {
         parameters.sizes.n
     }
@@ -603,13 +608,16 @@ impl Family for Matmul {
         let narrow =
             Block::of(DType::F16).into_iter().map(|block| packed(BlockFormat::Q4_K, DType::F16, unpacking(block)));
         let (unit, a, b) = ([16; 3], Along::Depth, Along::Depth);
-        let on_units = |(format, whole)| {
+        let on_units = |(format, whole, parts)| {
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
-            let layout = UnitLayout { unit, a, b, whole, parts: false };
-            blocks.map(move |block| packed(format, DType::F16, MatmulTile::MatrixUnits(block, layout)))
+            let layout = UnitLayout { unit, a, b, whole, parts };
+            let tile = move |block| packed(format, DType::F16, MatmulTile::MatrixUnits(block, layout));
+            blocks.map(move |block| Matmul { batch_rank: usize::from(parts), ..tile(block) })
         };
-        let in_halves = BlockFormat::ALL.into_iter().filter(|&format| fit_halves(format)).map(|format| (format, true));
-        let on_units = in_halves.chain([(BlockFormat::Q4_0, false)]).flat_map(on_units);
+        let in_halves = BlockFormat::ALL.into_iter().filter(|&format| fit_halves(format));
+        let in_halves = in_halves.map(|format| (format, true, false));
+        let others = [(BlockFormat::Q4_0, false, false), (BlockFormat::Q4_0, true, true)];
+        let on_units = in_halves.chain(others).flat_map(on_units);
         let packed: Vec<_> = largest.flat_map(in_registers).chain(narrow).chain(on_units).collect();
         let plain: Vec<Matmul> = portable.chain(units).chain(few_on_units).flat_map(written).chain(packed).collect();
         // One of each kind of tile.

@@ -33,9 +33,25 @@ use crate::base::error::Result;
 use crate::base::shape::{Shape, checked_elements};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
+use crate::engine::runtime::COUNTERS;
+use crate::kernels::epilogue::Finishing;
+use smallvec::SmallVec;
 
 /// Returns a new device buffer for the elements of a shape.
 pub(crate) fn allocate(shape: &Shape, dtype: DType, device: &Device, op: &'static str) -> Result<Buffer> {
     let bytes = checked_elements(shape, op)? as u64 * dtype.size_in_bytes() as u64;
     device.runtime().allocate(bytes, MemoryKind::Device)
+}
+
+/// Returns the buffers that a kernel binds after its results, for workgroups that share a block of them.
+pub(crate) fn shared_buffers<F: Finishing>(
+    kernel: &F,
+    groups: usize,
+    device: &Device,
+    op: &'static str,
+) -> Result<SmallVec<[Buffer; 2]>> {
+    let Some((shape, dtype)) = kernel.shared(groups) else { return Ok(SmallVec::new()) };
+    debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
+    let sums = allocate(&shape.into(), dtype, device, op)?;
+    Ok([sums, device.runtime().counters()?].into_iter().collect())
 }

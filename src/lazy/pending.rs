@@ -1,9 +1,9 @@
 //! [`PendingLaunch`]: a kernel that waits for the expression over its results.
 
-use super::allocate;
 use super::epilogue::{Epilogue, Produced, Producer};
 use super::expression::ExpressionBuilder;
 use super::view::View;
+use super::{allocate, shared_buffers};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
@@ -37,22 +37,23 @@ where
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op } = self;
-        let fours = kernel.width() == 4;
+        let (fours, others) = (kernel.width() == 4, shared_buffers(kernel, *groups, device, op)?);
         if let Some(epilogue) = epilogue
             && kernel.computes()
             && let Some((config, at)) = epilogue.plan(F::columns(parameters), fours)
         {
             let kernel = kernel.with_epilogue(config.into());
-            if epilogue.fits(&kernel, inputs.len() + 1, |dtype| kernel.stores(dtype, parameters), device) {
+            if epilogue.fits(&kernel, inputs.len() + 1 + others.len(), |dtype| kernel.stores(dtype, parameters), device)
+            {
                 let (parameters, groups) = (F::finished(parameters, at), *groups);
-                return epilogue.run(inputs, &[], (device, op), |buffers| {
+                return epilogue.run(inputs, &others, (device, op), |buffers| {
                     device.runtime().run(Launch { kernel, buffers, parameters, groups })
                 });
             }
         }
         let stored = kernel.stored();
         let output = allocate(shape, stored, device, op)?;
-        let buffers: Vec<&Buffer> = inputs.iter().chain([&output]).collect();
+        let buffers: Vec<&Buffer> = inputs.iter().chain([&output]).chain(&others).collect();
         let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         if stored == *dtype && epilogue.is_none() {

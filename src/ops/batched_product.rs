@@ -5,18 +5,17 @@ use crate::base::dtype::DType;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
-use crate::base::shape::{Dims, checked_elements};
+use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::engine::runtime::COUNTERS;
 use crate::kernels::epilogue;
 use crate::kernels::matmul::{
     Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitVectors, VectorSide,
     Vectors,
 };
 use crate::kernels::parameters::Strided;
-use crate::lazy::allocate;
+use crate::lazy::shared_buffers;
 use crate::tuning;
 
 /// At most this many rows or columns are treated as vectors, which do not fill blocks.
@@ -165,16 +164,12 @@ impl BatchedProduct {
     ) -> Result<()> {
         let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
         let parameters = Parameters { sizes: self.parameters(), planes: Default::default(), epilogue };
-        if !kernel.tile.has_parts() {
+        let others = shared_buffers(&kernel, groups, device, "matmul")?;
+        if others.is_empty() {
             return runtime.run(Launch { kernel, buffers, parameters, groups });
         }
-        debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
-        let [rows, columns] = kernel.tile.block().map(|length| length as usize);
-        let shape = [groups, rows, columns].into();
-        checked_elements(&shape, "matmul")?;
-        let sums = allocate(&shape, kernel.dtype().widened(), device, "matmul")?;
-        let counters = runtime.counters()?;
-        runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
+        let buffers: Vec<&Buffer> = buffers.iter().copied().chain(&others).collect();
+        runtime.run(Launch { kernel, buffers: &buffers, parameters, groups })
     }
 
     pub fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {

@@ -37,6 +37,11 @@ pub(super) fn is_tile_trusted(device: &Device, kernel: &Matmul) -> bool {
     })
 }
 
+/// The parts of the depth that a trial computes.
+fn parts(tile: MatmulTile) -> usize {
+    if tile.has_parts() { 2 } else { 1 }
+}
+
 /// A product of small whole numbers: its sums are exact in `f32`.
 struct Trial {
     vectors: usize,
@@ -55,7 +60,7 @@ impl Trial {
     fn of_tile(tile: MatmulTile) -> Self {
         let [vectors, rows] = tile.block().map(|length| length as usize + 20);
         let whole = !matches!(tile, MatmulTile::MatrixUnits(_, UnitLayout { whole: false, .. }));
-        Trial { vectors, rows, row_blocks: if whole { 16 } else { 17 } }
+        Trial { vectors, rows, row_blocks: if whole { 16 * parts(tile) } else { 17 } }
     }
 
     fn columns(&self) -> usize {
@@ -99,7 +104,7 @@ impl Trial {
         let (x, weight) = self.operands(device)?;
         let product = weight.by_parts(|slice| {
             let Some(problem) = weight.tiled_problem(&x, slice) else { unreachable!("a trial is small") };
-            weight.run_tiled(&x, slice, &problem, kernel.clone(), DType::F32, OP)
+            weight.run_tiled(&x, slice, &problem.split(parts(kernel.tile)), kernel.clone(), DType::F32, OP)
         });
         product?.to_vec()
     }

@@ -29,8 +29,8 @@ impl QuantizedTensor {
     ) -> Result<Option<Tensor>> {
         let problem = self.tiled_problem(x, slice);
         let kernel = problem.as_ref().and_then(|problem| self.tiled_kernel(x.dtype(), problem, output));
-        let (Some(problem), Some(kernel)) = (problem, kernel) else { return Ok(None) };
-        self.run_tiled(x, slice, &problem, kernel, output, op).map(Some)
+        let (Some(problem), Some((kernel, parts))) = (problem, kernel) else { return Ok(None) };
+        self.run_tiled(x, slice, &problem.split(parts), kernel, output, op).map(Some)
     }
 
     /// Returns the product as kernels see it. `None` if they cannot count its numbers in 32 bits.
@@ -42,14 +42,14 @@ impl QuantizedTensor {
         Some(BatchedProduct::new(x.layout(), &weight, [x.dims()[0], rows, columns]))
     }
 
-    /// Chooses the kernel of a product with vectors of a dtype.
-    fn tiled_kernel(&self, dtype: DType, problem: &BatchedProduct, output: DType) -> Option<Matmul> {
+    /// Chooses the kernel of a product with vectors of a dtype, and the number of parts of the depth.
+    fn tiled_kernel(&self, dtype: DType, problem: &BatchedProduct, output: DType) -> Option<(Matmul, usize)> {
         let (device, [_, n, _]) = (&self.device, problem.sizes);
-        let kernel = |tile, output| Matmul {
+        let kernel = |tile: MatmulTile, output| Matmul {
             a: Encoding::Dense(dtype),
             b: Encoding::Blocks(self.format),
             output,
-            batch_rank: 0,
+            batch_rank: usize::from(tile.has_parts()),
             tile,
             epilogue: None,
         };
@@ -57,18 +57,18 @@ impl QuantizedTensor {
             return None;
         }
         if matrix_units::unit(device, dtype, problem.sizes).is_some() {
-            let tile = self.unit_tile(dtype, problem)?;
+            let (tile, parts) = self.unit_tile(dtype, problem)?;
             let kernel = kernel(tile, output);
-            return (kernel.row(n) == n && self_test::is_tile_trusted(device, &kernel)).then_some(kernel);
+            return (kernel.row(n) == n && self_test::is_tile_trusted(device, &kernel)).then_some((kernel, parts));
         }
         let tile = portable_tile(device, DType::F32, problem);
         let MatmulTile::Workgroup(Block { b: Reading::Quads(Along::Depth), quads, .. }) = tile else { return None };
-        // Few results are computed in parts of the depth.
-        (problem.parts(device, tile) == 1).then(|| kernel(tile, if quads { output } else { DType::F32 }))
+        // Few results are computed in parts of the depth, which several kernels add up.
+        (problem.parts(device, tile) == 1).then(|| (kernel(tile, if quads { output } else { DType::F32 }), 1))
     }
 
-    /// Chooses the tile on matrix units, which multiply halves.
-    fn unit_tile(&self, dtype: DType, problem: &BatchedProduct) -> Option<MatmulTile> {
+    /// Chooses the tile on matrix units, which multiply halves, and the number of parts of the depth.
+    fn unit_tile(&self, dtype: DType, problem: &BatchedProduct) -> Option<(MatmulTile, usize)> {
         if dtype != DType::F16 || !fit_halves(self.format) {
             return None;
         }
@@ -77,14 +77,14 @@ impl QuantizedTensor {
         let cuts = matrix_units::cuts(device.info(), units, dtype, problem, unit);
         let unpacks = |cut: &&Cut| match cut.tile {
             MatmulTile::MatrixUnits(UnitBlock { fragments: false, .. }, layout) => {
-                cut.splits == 1 && [layout.a, layout.b] == [Along::Depth; 2]
+                [layout.a, layout.b] == [Along::Depth; 2]
             }
             _ => false,
         };
         let found = cuts.iter().find(unpacks)?;
         let [_, rows, columns] = problem.sizes;
         let unpacking = (UNPACKED_BYTES as f64) * rows as f64 * columns as f64 / units.bandwidth as f64;
-        (found.time <= cuts.first()?.time + unpacking).then_some(found.tile)
+        (found.time <= cuts.first()?.time + unpacking).then_some((found.tile, found.splits))
     }
 
     pub(super) fn run_tiled(
