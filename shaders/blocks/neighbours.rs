@@ -55,7 +55,7 @@ impl<'k> Blocks<'k> {
         Spot { unit, place, word: (first >> 2) & 3, is_rest: Some(is_rest) }
     }
 
-    /// Returns words in which the bits of a place are where decoding expects those of the unit's first place.
+    /// Returns the words of a unit whose first place has the numbers of `spot`: their bits are moved there.
     fn of_place(&self, loaded: &Loaded<'k>, spot: &Spot<'k>) -> Loaded<'k> {
         let &Loaded { ref words, length, runs } = loaded;
         let mut words = words.clone();

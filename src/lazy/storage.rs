@@ -146,7 +146,7 @@ impl Storage {
             Produced::Unfinished(product) => product,
         };
         debug_assert_eq!(product.shape(), &self.placement.shape, "a producer makes what it was made for");
-        // What is pending counts along the axes of its own shape.
+        // A pending expression runs along the axes of its own shape.
         let has_axes = product.is_computed() || product.storage.placement.has_shape_of(&self.placement);
         if has_axes && product.layout().is_all(self.placement.elements()) {
             match Arc::try_unwrap(product.storage) {
