@@ -1,6 +1,7 @@
 //! Brings blocks from the order of a file into the order in which kernels read them.
 
 use super::Family;
+use super::blocks::Order;
 use super::elements::Raw;
 use super::parameters::{Form, Size, parameters};
 use crate::shader::{Access, KernelBuilder, Type};
@@ -8,16 +9,26 @@ use crate::shader::{Access, KernelBuilder, Type};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// Copies one part of every block, without what is between the parts. An invocation copies a word.
+/// Copies one part of every block, without what is between the parts. An invocation copies a word. Blocks are in
+/// row-major order before, in their [`Order`] after that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct BlockPlanes;
+pub(crate) struct BlockPlanes {
+    /// The blocks of a piece of a row.
+    pub piece: u32,
+}
 
 parameters! {
     config: BlockPlanes;
     host: Parameters;
     device: Declared;
-    /// The number of blocks.
-    blocks: Size,
+    /// The number of rows.
+    rows: Size,
+    /// The blocks of a row.
+    row_blocks: Size,
+    /// The binary logarithm of the number of rows that lie together.
+    together: Size,
+    /// The number of positions.
+    positions: Size,
     /// The bytes of a block.
     bytes: Size,
     /// The first byte of the first block's part.
@@ -30,33 +41,37 @@ parameters! {
 
 impl Family for BlockPlanes {
     fn name(&self) -> String {
-        "block planes".into()
+        format!("block planes({} in a piece)", self.piece)
     }
 
     fn workgroup(&self) -> u32 {
         WORKGROUP
     }
 
-    fn touched(&self, Parameters { blocks, bytes, .. }: &Parameters) -> u64 {
-        *blocks as u64 * *bytes as u64
+    fn touched(&self, Parameters { positions, bytes, .. }: &Parameters) -> u64 {
+        *positions as u64 * *bytes as u64
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { blocks, bytes, first, length, start } = self.declare(k);
+        let Declared { rows, row_blocks, together, positions, bytes, first, length, start } = self.declare(k);
+        let order = Order::new(self.piece, row_blocks, together);
         let packed = Raw::input(k, "packed", 1);
         let planes = k.buffer("planes", Type::U32, Access::Write);
         let word = k.global_index();
-        let count = blocks * length;
+        let count = positions * length;
         k.when((word * 4).lt(count), || {
             let byte = |i: u32| {
-                let place = (word * 4 + i).min(count - 1);
-                packed.load(place / length * bytes + first + place % length) << (8 * i)
+                let byte = (word * 4 + i).min(count - 1);
+                let [row, block] = order.at(byte / length);
+                // Positions beyond the matrix repeat a block. No kernel reads them.
+                let block = row.min(rows - 1) * row_blocks + block.min(row_blocks - 1);
+                packed.load(block * bytes + first + byte % length) << (8 * i)
             };
             planes.store(start + word, byte(0) | byte(1) | byte(2) | byte(3));
         });
     }
 
     fn samples() -> Vec<Self> {
-        vec![BlockPlanes]
+        [1, 4].map(|piece| BlockPlanes { piece }).into()
     }
 }

@@ -2,10 +2,10 @@
 //! of a unit, so that neighbours store side by side.
 
 use super::Family;
-use super::blocks::{Blocks, units};
+use super::blocks::{BlockMatrix, Blocks, units};
 use super::elements::Elements;
 use super::epilogue::{Epilogue, Finishing, Outputs};
-use super::parameters::{Each, Form, Size, parameters, times};
+use super::parameters::{Form, Size, parameters};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::kernels::epilogue;
@@ -31,12 +31,7 @@ parameters! {
     device: Declared;
     /// The number of rows of the result.
     rows: Size,
-    /// The blocks of a row.
-    row_blocks: Size,
-    /// The first block of the matrix.
-    first: Size,
-    /// The index of the first 16 bytes of each plane.
-    planes: Each<Size> = times(config.format.planes().len()),
+    matrix: BlockMatrix = BlockMatrix(config.format),
     /// What the indexes select from, and where they begin.
     table: Option<Table> = config.index.map(|_| Table),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
@@ -93,15 +88,16 @@ impl Family for Dequantize {
         WORKGROUP
     }
 
-    fn touched(&self, Parameters { rows, row_blocks, .. }: &Parameters) -> u64 {
+    fn touched(&self, Parameters { rows, matrix, .. }: &Parameters) -> u64 {
         // The results are the larger part.
-        (rows * row_blocks * self.format.block_elements()) as u64 * self.output.size_in_bytes().max(4) as u64
+        (rows * matrix.row_blocks * self.format.block_elements()) as u64 * self.output.size_in_bytes().max(4) as u64
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { rows, row_blocks, first, planes, table, epilogue } = self.declare(k);
+        let Declared { rows, matrix, table, epilogue } = self.declare(k);
+        let row_blocks = matrix.row_blocks;
         let word = k.global_index() & 3;
-        let blocks = Blocks::new(k, self.format, planes).of_word(word);
+        let blocks = Blocks::new(k, self.format, matrix).of_word(word);
         let index = self.index.map(|dtype| Elements::indexes(k, "index", dtype));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, 4, epilogue, None);
@@ -117,7 +113,7 @@ impl Family for Dequantize {
                 (inside.select(wanted, 0), inside)
             });
             let from = selected.map_or(row, |(wanted, _)| wanted);
-            let decoded = blocks.unit(first + from * row_blocks + block % row_blocks, unit);
+            let decoded = blocks.unit(blocks.block(blocks.row(from), block % row_blocks), unit);
             for (i, place) in blocks.places(unit).iter().enumerate() {
                 let store = || {
                     let number = blocks.exact(decoded.scale(i), decoded.digits(i, 0));

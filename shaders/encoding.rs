@@ -1,6 +1,6 @@
 //! [`Encoding`]: how the elements of an operand lie in its buffer, and the [`Loader`] that reads them.
 
-use super::blocks::Blocks;
+use super::blocks::{BlockMatrix, Blocks, DeclaredMatrix};
 use super::elements::{Elements, Pairs, Quads, Runs};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -73,9 +73,9 @@ impl Encoding {
         }
     }
 
-    /// The number of planes, if these are blocks.
-    pub(super) fn planes(self) -> usize {
-        if let Encoding::Blocks(format) = self { format.planes().len() } else { 0 }
+    /// The form of the parameters of a quantised matrix, if it is one.
+    pub(super) fn matrix(self) -> Option<BlockMatrix> {
+        if let Encoding::Blocks(format) = self { Some(BlockMatrix(format)) } else { None }
     }
 
     /// The type of a factor in a kernel.
@@ -93,11 +93,16 @@ impl Encoding {
         }
     }
 
-    /// Declares the buffer of an operand. `planes` are the indices of the first 16 bytes of each plane, if these are
-    /// blocks.
-    pub(super) fn loader<'k>(self, k: &'k KernelBuilder, name: &str, width: Width, planes: &[Value<'k>]) -> Loader<'k> {
-        if let Encoding::Blocks(format) = self {
-            return Loader { k, source: Source::Blocks(Blocks::new(k, format, planes.to_vec()), format) };
+    /// Declares the buffer of an operand. `matrix` has the parameters of a quantised one.
+    pub(super) fn loader<'k>(
+        self,
+        k: &'k KernelBuilder,
+        name: &str,
+        width: Width,
+        matrix: Option<&DeclaredMatrix<'k>>,
+    ) -> Loader<'k> {
+        if let (Encoding::Blocks(format), Some(matrix)) = (self, matrix) {
+            return Loader { k, source: Source::Blocks(Blocks::new(k, format, matrix.clone()), format) };
         }
         let factor = self.factor();
         let source = match width {
@@ -119,6 +124,11 @@ impl<'k> Loader<'k> {
             Source::Pairs(_, pairs) => 2 * pairs,
             Source::Words(runs) => runs.length(),
         }
+    }
+
+    /// Returns where a factor of a quantised matrix is. `None` for other operands, whose strides tell.
+    pub fn place_in_blocks(&self, row: Value<'k>, column: Value<'k>) -> Option<Value<'k>> {
+        if let Source::Blocks(blocks, _) = &self.source { Some(blocks.element(row, column)) } else { None }
     }
 
     /// Loads the factors at a place: a number, or a vector of them. Places count loads of `length` factors.

@@ -311,7 +311,7 @@ macro_rules! parameters {
         /// The parameters in a kernel.
         #[derive(Clone)]
         pub(crate) struct $device<'k> {
-            $(pub(super) $field: <$form as $crate::kernels::parameters::Form>::Device<'k>,)*
+            $(pub $field: <$form as $crate::kernels::parameters::Form>::Device<'k>,)*
         }
 
         impl $crate::kernels::parameters::Form for $family {

@@ -2,9 +2,9 @@
 //! blocks whose scales share a word.
 
 use super::Family;
-use super::blocks::E2M1;
+use super::blocks::{BlockMatrix, E2M1, Order};
 use super::elements::Elements;
-use super::parameters::{Each, Form, Size, parameters, times};
+use super::parameters::{Form, Size, parameters};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
@@ -22,12 +22,13 @@ parameters! {
     config: Quantize;
     host: Parameters;
     device: Declared;
-    /// The number of blocks.
-    blocks: Size,
-    /// The place of the first number.
+    /// The number of rows.
+    rows: Size,
+    /// Where the first number is.
     start: Size,
-    /// The index of the first 16 bytes of each plane.
-    planes: Each<Size> = times(config.format.planes().len()),
+    /// The positions of blocks.
+    positions: Size,
+    matrix: BlockMatrix = BlockMatrix(config.format),
 }
 
 /// The formats that the kernel makes.
@@ -50,8 +51,8 @@ impl Quantize {
     }
 
     /// Returns the number of workgroups.
-    pub fn groups(&self, blocks: usize) -> usize {
-        blocks.div_ceil((WORKGROUP * self.together()) as usize)
+    pub fn groups(&self, positions: usize) -> usize {
+        positions.div_ceil((WORKGROUP * self.together()) as usize)
     }
 }
 
@@ -68,7 +69,7 @@ struct Making<'k> {
     k: &'k KernelBuilder,
     format: BlockFormat,
     x: Elements<'k>,
-    /// The place of the block's first number.
+    /// Where the block's first number is.
     start: Value<'k>,
     words: Array<'k>,
     /// The first word of the block's part of each plane.
@@ -158,7 +159,9 @@ impl<'k> Making<'k> {
                 let scale = range.eq(0.0).select(zero, range.divide_exactly(k.f32(127.0)));
                 let inverse = inverse(scale);
                 let byte = |element| rounded(scaled(element, inverse)).bitcast(Type::U32) & 0xff;
-                self.store(0, 0, 8, |word| packed(|at| byte(word * 4 + at)));
+                for (plane, first) in [(0, 0), (1, 16)] {
+                    self.store(plane, 0, 4, |word| packed(|at| byte(word * 4 + (first + at))));
+                }
                 half(scale)
             }
             BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => {
@@ -230,29 +233,32 @@ impl Family for Quantize {
         WORKGROUP
     }
 
-    fn touched(&self, Parameters { blocks, .. }: &Parameters) -> u64 {
-        (blocks * (self.format.block_elements() * 4 + self.format.block_bytes())) as u64
+    fn touched(&self, Parameters { positions, .. }: &Parameters) -> u64 {
+        (positions * (self.format.block_elements() * 4 + self.format.block_bytes())) as u64
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { blocks, start, planes } = self.declare(k);
+        let Declared { rows, start, positions, matrix } = self.declare(k);
+        let row_blocks = matrix.row_blocks;
         let x = Elements::input(k, "x", DType::F32);
         let words = k.buffer("blocks", Type::U32, Access::Write);
         let (format, together) = (self.format, self.together());
+        let order = Order::new(format.piece_blocks() as u32, row_blocks, matrix.together);
         let first = k.global_index() * together;
-        k.when(first.lt(blocks), || {
+        k.when(first.lt(positions), || {
             let scales = k.var(k.u32(0));
             k.for_rolled(0, together, 1, |i| {
-                let block = first + i;
-                k.when(block.lt(blocks), || {
-                    let places = planes.iter().zip(format.planes());
-                    let places = places.map(|(&plane, part)| plane * 4 + block * (part.len() as u32 / 4)).collect();
-                    let start = start + block * format.block_elements() as u32;
+                let position = first + i;
+                let [row, block] = order.at(position);
+                k.when(row.lt(rows) & block.lt(row_blocks), || {
+                    let places = matrix.planes.iter().zip(format.planes());
+                    let places = places.map(|(&plane, part)| plane * 4 + position * (part.len() as u32 / 4)).collect();
+                    let start = start + (row * row_blocks + block) * format.block_elements() as u32;
                     let made = Making { k, format, x, start, words, places }.make();
                     scales.set(scales.get() | (made << (i * (32 / together))));
                 });
             });
-            let plane = planes[planes.len() - 1];
+            let plane = matrix.planes[matrix.planes.len() - 1];
             words.store(plane * 4 + k.global_index(), scales.get());
         });
     }

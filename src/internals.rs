@@ -13,8 +13,8 @@ pub mod tuning {
 #[cfg(all(test, has_vulkan, device_tests))]
 mod tests {
     use crate::kernels::block_product::BlockTile;
-    use crate::kernels::blocks::{Blocks, HALVES, Scale, units};
-    use crate::shader::{Access, Scalar, Type};
+    use crate::kernels::blocks::{Blocks, DeclaredMatrix, HALVES, Scale, units};
+    use crate::shader::{Access, KernelBuilder, Scalar, Type};
     use crate::{Argument, BlockFormat, DType, Device, Kernel, Result, Tensor};
     use half::f16;
     use safetensors::SafeTensors;
@@ -32,13 +32,19 @@ mod tests {
         (planes, words)
     }
 
+    /// The parameters of a matrix of one row.
+    fn one_row<'k>(k: &'k KernelBuilder, blocks: usize, planes: &[u32]) -> DeclaredMatrix<'k> {
+        let [first, row_blocks, together] = [0, blocks as u32, 0].map(|number| k.u32(number));
+        DeclaredMatrix { first, row_blocks, together, planes: planes.iter().map(|&plane| k.u32(plane)).collect() }
+    }
+
     /// The numbers of blocks, unpacked to halves as for matrix units, and the sum of what their errors are relative to.
     fn unpacked(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<[Vec<f32>; 2]> {
         let count = blocks.len() / format.block_bytes();
         let (planes, words) = in_planes(format, blocks);
         let (units, elements) = (units(format), format.block_elements() as u32);
         let kernel = Kernel::build("unpack", device, 32, |k| {
-            let blocks = Blocks::new(k, format, planes.iter().map(|&plane| k.u32(plane)).collect()).in_halves();
+            let blocks = Blocks::new(k, format, one_row(k, count, &planes)).in_halves();
             let y = k.buffer("y", Type::F32, Access::Write);
             let rounded = k.buffer("rounded", Type::F32, Access::Write);
             let (block, unit) = (k.global_index() / units, k.global_index() % units);
@@ -72,10 +78,11 @@ mod tests {
     /// The same numbers, eight neighbours at a time.
     fn unpacked_by_eights(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<Vec<f32>> {
         let elements = format.block_elements() as u32;
-        let count = blocks.len() / format.block_bytes() * elements as usize;
+        let row_blocks = blocks.len() / format.block_bytes();
+        let count = row_blocks * elements as usize;
         let (planes, words) = in_planes(format, blocks);
         let kernel = Kernel::build("unpack by eights", device, 32, |k| {
-            let blocks = Blocks::new(k, format, planes.iter().map(|&plane| k.u32(plane)).collect()).in_halves();
+            let blocks = Blocks::new(k, format, one_row(k, row_blocks, &planes)).in_halves();
             let y = k.buffer("y", Type::F32, Access::Write);
             let first = k.global_index() * 8;
             k.when(first.lt(count as u32), || {

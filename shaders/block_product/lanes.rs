@@ -27,13 +27,13 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows
     let lines = (0..config.count).map(|vector| part.vector(vector)).collect();
     // Lanes with rows of their own want the same numbers of the vectors.
     let vectors = Vectors::new(k, x, lines, subgroup.filter(|_| own_rows));
-    let matrix: Vec<_> = (0..ROWS).map(|row| part.row(first_row + row)).collect();
+    let matrix: Vec<_> = (0..ROWS).map(|row| part.row(&blocks, first_row + row)).collect();
     let zero = k.number(Type::F32, 0);
     let sums: Vec<Var> = (0..config.count * ROWS).map(|_| k.var(zero)).collect();
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
     k.for_step(first_unit, part.row_blocks * units, step, |at| {
         let (block, unit) = (at / units, at % units);
-        let rows: Vec<_> = matrix.iter().map(|&row| blocks.unit(row + block, unit)).collect();
+        let rows: Vec<_> = matrix.iter().map(|&row| blocks.unit(blocks.block(row, block), unit)).collect();
         let places = blocks.places(unit);
         for (n, together) in places.chunks(vectors.places).enumerate() {
             let neighbours = vectors.at(together.iter().map(|place| block * elements + place.first).collect());

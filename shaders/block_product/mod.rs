@@ -3,9 +3,9 @@
 mod lanes;
 mod units;
 
-use super::blocks::{Blocks, fit_halves};
+use super::blocks::{BlockMatrix, Blocks, fit_halves};
 use super::epilogue::{Epilogue, Finishing, Outputs};
-use super::parameters::{Each, Form, Size, parameters, times};
+use super::parameters::{Form, Size, parameters};
 use super::unit_sums::{LANES, SHARING, UNIT};
 use super::{Family, Units};
 use crate::base::block_format::BlockFormat;
@@ -92,12 +92,7 @@ parameters! {
     vectors: Size,
     /// The rows of the matrix.
     rows: Size,
-    /// The blocks of a row.
-    row_blocks: Size,
-    /// The first block of the matrix.
-    first: Size,
-    /// The index of the first 16 bytes of each plane.
-    planes: Each<Size> = times(config.format.planes().len()),
+    matrix: BlockMatrix = BlockMatrix(config.format),
     /// Where the vectors begin, in loads of 16 bytes.
     start: Size,
     /// The distance between two vectors, in loads of 16 bytes.
@@ -163,11 +158,13 @@ impl Family for BlockProduct {
         }
     }
 
-    fn products(&self, &Parameters { vectors, rows, row_blocks, .. }: &Parameters) -> u64 {
+    fn products(&self, &Parameters { vectors, rows, ref matrix, .. }: &Parameters) -> u64 {
+        let row_blocks = matrix.row_blocks;
         super::volume(&[vectors, rows, row_blocks, self.format.block_elements()])
     }
 
-    fn touched(&self, &Parameters { vectors, rows, row_blocks, .. }: &Parameters) -> u64 {
+    fn touched(&self, &Parameters { vectors, rows, ref matrix, .. }: &Parameters) -> u64 {
+        let row_blocks = matrix.row_blocks;
         let matrix = super::volume(&[rows, row_blocks, self.format.block_bytes() + 2]);
         let x = super::volume(&[vectors, row_blocks, self.format.block_elements(), self.dtype.size_in_bytes()]);
         matrix.max(x).max(super::volume(&[vectors, rows, 4]))
@@ -233,8 +230,6 @@ struct Part<'k> {
     row_blocks: Value<'k>,
     first_vector: Value<'k>,
     first_row: Value<'k>,
-    /// The first block of the matrix.
-    first_block: Value<'k>,
     /// Where the vectors begin, and the distance between two, in loads of 16 bytes.
     start: Value<'k>,
     stride: Value<'k>,
@@ -246,9 +241,9 @@ impl<'k> Part<'k> {
         self.start + (self.first_vector + vector).min(self.vectors - 1) * self.stride
     }
 
-    /// Returns the first block of a row. Beyond the edge, the last row is multiplied again.
-    fn row(&self, row: impl IntoValue<'k>) -> Value<'k> {
-        self.first_block + (self.first_row + row).min(self.rows - 1) * self.row_blocks
+    /// Returns the position of a row's first block. Beyond the edge, the last row is multiplied again.
+    fn row(&self, blocks: &Blocks<'k>, row: impl IntoValue<'k>) -> Value<'k> {
+        blocks.row((self.first_row + row).min(self.rows - 1))
     }
 }
 
@@ -259,9 +254,10 @@ impl BlockProduct {
         k: &'k KernelBuilder,
         x: impl FnOnce() -> X,
     ) -> (Part<'k>, X, Blocks<'k>, Outputs<'k>) {
-        let Declared { vectors, rows, row_blocks, first, planes, start, stride, epilogue } = self.declare(k);
+        let Declared { vectors, rows, matrix, start, stride, epilogue } = self.declare(k);
+        let row_blocks = matrix.row_blocks;
         let x = x();
-        let blocks = Blocks::new(k, self.format, planes);
+        let blocks = Blocks::new(k, self.format, matrix);
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, self.width(), epilogue, None);
         let tile_rows = self.tile.rows();
@@ -273,8 +269,7 @@ impl BlockProduct {
             let groups = (rows + (tile_rows - 1)) / tile_rows;
             (group % groups * tile_rows, group / groups * self.count)
         };
-        let first_block = first;
-        let part = Part { vectors, rows, row_blocks, first_vector, first_row, first_block, start, stride };
+        let part = Part { vectors, rows, row_blocks, first_vector, first_row, start, stride };
         (part, x, blocks, y)
     }
 

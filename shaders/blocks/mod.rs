@@ -3,8 +3,10 @@
 //! The formulas are those of `gguf/quants.py` in the package `gguf` 0.19.0, the reference in Python.
 
 mod neighbours;
+mod order;
 
 pub(crate) use neighbours::Neighbours;
+pub(crate) use order::{BlockMatrix, DeclaredMatrix, MatrixParameters, Order};
 
 use crate::base::block_format::BlockFormat;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
@@ -18,7 +20,7 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
-/// multiple of 16 bytes on.
+/// multiple of 16 bytes on. [`Order`] says where blocks are in a plane.
 ///
 /// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`,
 /// and the bits that belong to them in other planes.
@@ -29,6 +31,9 @@ pub(crate) struct Blocks<'k> {
     words: Array<'k>,
     /// The index of the first 16 bytes of each plane.
     planes: Vec<Value<'k>>,
+    order: Order<'k>,
+    /// The first row that the kernel uses.
+    first: Value<'k>,
     /// The words of each 16 bytes that the invocation unpacks: the first one, and how many. `None` if it unpacks all
     /// four.
     part: Option<(Value<'k>, u32)>,
@@ -222,10 +227,29 @@ fn chosen<'k>(k: &'k KernelBuilder, table: [i8; 16], word: Value<'k>) -> Value<'
 }
 
 impl<'k> Blocks<'k> {
-    /// Declares the buffer. `planes` are the indices of the first 16 bytes of each plane.
-    pub fn new(k: &'k KernelBuilder, format: BlockFormat, planes: Vec<Value<'k>>) -> Self {
+    /// Declares the buffer.
+    pub fn new(k: &'k KernelBuilder, format: BlockFormat, matrix: DeclaredMatrix<'k>) -> Self {
         let words = k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read);
-        Blocks { k, format, words, planes, part: None, in_halves: false }
+        let DeclaredMatrix { first, row_blocks, together, planes } = matrix;
+        let order = Order::new(format.piece_blocks() as u32, row_blocks, together);
+        Blocks { k, format, words, planes, order, first, part: None, in_halves: false }
+    }
+
+    /// Returns the position of the first block of a row.
+    pub fn row(&self, row: Value<'k>) -> Value<'k> {
+        self.order.row(self.first + row)
+    }
+
+    /// Returns the position of a block of the row whose first block is at `row`.
+    pub fn block(&self, row: Value<'k>, block: Value<'k>) -> Value<'k> {
+        self.order.block(row, block)
+    }
+
+    /// Returns where an element is: the position of its block, times the elements of a block, plus its place in the
+    /// block.
+    pub fn element(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        let elements = self.format.block_elements() as u32;
+        self.block(self.row(row), column / elements) * elements + column % elements
     }
 
     /// Makes an invocation unpack a word of each unit only, so that neighbours write side by side.
@@ -274,18 +298,27 @@ impl<'k> Blocks<'k> {
         self.format.planes()[plane].len() as u32
     }
 
-    /// Loads 16 bytes of a block's part of a plane.
-    fn four(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> [Value<'k>; 4] {
-        let at = self.planes[plane] + block * (self.plane_bytes(plane) / 16) + sixteenth;
+    /// Returns the index of the first 16 bytes of a block's part of a plane.
+    fn part_of(&self, plane: usize, block: Value<'k>) -> Value<'k> {
+        self.planes[plane] + block * (self.plane_bytes(plane) / 16)
+    }
+
+    /// The same of the first or the second plane, which have as many bytes.
+    fn part_of_either(&self, plane: Value<'k>, block: Value<'k>) -> Value<'k> {
+        self.part_of(0, block) + plane * (self.planes[1] - self.planes[0])
+    }
+
+    /// Loads 16 bytes.
+    fn four(&self, at: Value<'k>) -> [Value<'k>; 4] {
         let words = self.words.load(at);
         [0, 1, 2, 3].map(|lane| words.lane(lane))
     }
 
     /// Loads the words of 16 bytes that the invocation takes.
-    fn run(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> SmallVec<[Value<'k>; 4]> {
+    fn run(&self, at: Value<'k>) -> SmallVec<[Value<'k>; 4]> {
         match self.part {
-            None => self.four(plane, block, sixteenth).into(),
-            Some((first, count)) => (0..count).map(|i| self.word(plane, block, sixteenth * 4 + (first + i))).collect(),
+            None => self.four(at).into(),
+            Some((first, count)) => (0..count).map(|i| self.words.load_lane(at * 4 + (first + i))).collect(),
         }
     }
 
@@ -369,35 +402,37 @@ impl<'k> Blocks<'k> {
     /// Loads what a unit needs, or one of its places.
     fn load_for(&self, block: Value<'k>, unit: Value<'k>, place: Option<Value<'k>>) -> Loaded<'k> {
         let (half, odd) = (unit >> 1, unit & 1);
-        let run = |plane, sixteenth| self.run(plane, block, sixteenth);
+        let run = |plane, sixteenth: Value<'k>| self.run(self.part_of(plane, block) + sixteenth);
+        // The units of these formats are in two planes.
+        let halves = |sixteenth: Value<'k>| self.part_of_either(unit / (units(self.format) / 2), block) + sixteenth;
         // One of two runs, if only one is wanted.
-        let two = |plane, [first, step]: [Value<'k>; 2]| match place {
-            Some(place) => vec![run(plane, first + (place & 1) * step)],
-            None => vec![run(plane, first), run(plane, first + step)],
+        let two = |at: &dyn Fn(Value<'k>) -> Value<'k>| match place {
+            Some(place) => vec![self.run(at(place & 1))],
+            None => [0, 1].map(|n| self.run(at(self.k.u32(n)))).into(),
         };
         let (word, word_of_half) =
             (|plane, word| self.word_at(plane, block, word), |plane| self.word_of_half(plane, block));
         let pair = |plane| [0, 1].map(|word| self.word(plane, block, half * 2 + word));
         let runs = match self.format {
-            BlockFormat::Q8_0 => two(0, [0, 1].map(|sixteenth| self.k.u32(sixteenth))),
-            BlockFormat::Q3_K | BlockFormat::Q5_K => vec![run(0, unit), run(1, odd)],
-            // Each half of a block has two rows of 16 bytes for a unit.
-            BlockFormat::Q6_K => [two(0, [half * 4 + odd, self.k.u32(2)]), vec![run(1, unit)]].concat(),
+            BlockFormat::Q8_0 => two(&|plane| self.part_of_either(plane, block)),
+            BlockFormat::Q3_K => vec![run(0, unit), run(1, odd)],
+            BlockFormat::Q4_K | BlockFormat::IQ4_XS => vec![self.run(halves(unit & 3))],
+            BlockFormat::Q5_K => vec![self.run(halves(unit & 3)), run(2, odd)],
+            BlockFormat::Q6_K => [two(&|run| halves(odd + run * 2)), vec![run(2, unit)]].concat(),
             _ => vec![run(0, unit)],
         };
         let others: SmallVec<[Value<'k>; 4]> = match self.format {
-            BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::IQ4_NL | BlockFormat::TQ2_0 => {
-                [word_of_half(1)].into_iter().collect()
-            }
+            BlockFormat::Q4_0 | BlockFormat::IQ4_NL | BlockFormat::TQ2_0 => [word_of_half(1)].into_iter().collect(),
+            BlockFormat::Q8_0 => [word_of_half(2)].into_iter().collect(),
             BlockFormat::Q4_1 => [word(1, 0)].into_iter().collect(),
             BlockFormat::Q5_0 => [word(1, 0), word_of_half(2)].into_iter().collect(),
             BlockFormat::Q5_1 => [word(1, 0), word(2, 0)].into_iter().collect(),
             BlockFormat::Q2_K => pair(1).into_iter().chain([word(2, 0)]).collect(),
             BlockFormat::Q3_K => [word(2, 0), word(2, 1), word(2, 2), word_of_half(3)].into(),
-            BlockFormat::Q4_K => self.four(1, block, self.k.u32(0)).into(),
-            BlockFormat::Q5_K => self.four(2, block, self.k.u32(0)).into(),
-            BlockFormat::Q6_K => pair(2).into_iter().chain([word_of_half(3)]).collect(),
-            BlockFormat::IQ4_XS => [word(1, 0), word(1, 1)].into_iter().collect(),
+            BlockFormat::Q4_K => self.four(self.part_of(2, block)).into(),
+            BlockFormat::Q5_K => self.four(self.part_of(3, block)).into(),
+            BlockFormat::Q6_K => pair(3).into_iter().chain([word_of_half(4)]).collect(),
+            BlockFormat::IQ4_XS => [word(2, 0), word(2, 1)].into_iter().collect(),
             BlockFormat::TQ1_0 => [word(1, 0), word_of_half(2)].into_iter().collect(),
             // Four bytes, of which one is the block's.
             BlockFormat::MXFP4 => [self.words.load_lane(self.planes[1] * 4 + (block >> 2))].into_iter().collect(),

@@ -25,7 +25,7 @@ struct Spot<'k> {
 }
 
 impl<'k> Blocks<'k> {
-    /// Loads one or two words of neighbours. The first number's place in its block is a multiple of their count.
+    /// Loads one, two or four words of neighbours. The first number's place in its block is a multiple of their count.
     pub fn neighbours(&self, block: Value<'k>, first: Value<'k>, words: u32) -> Neighbours<'k> {
         let spot = self.spot(first);
         let blocks = Blocks { part: Some((spot.word, words)), ..self.clone() };

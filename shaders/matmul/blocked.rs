@@ -181,7 +181,9 @@ impl<'k> StagedSide<'k> {
     fn index(&self, place: Value<'k>, depth: Value<'k>, last: [u32; 2]) -> Value<'k> {
         let place = (self.first + place).min(self.length - last[0]);
         let depth = self.depth.map_or(depth, |end| depth.min(end - last[1]));
-        self.start + place * self.stride + depth * self.depth_stride
+        let (Source::Quads(source, _) | Source::Single(source, _)) = &self.source;
+        let in_blocks = source.place_in_blocks(place, self.start + depth);
+        in_blocks.unwrap_or_else(|| self.start + place * self.stride + depth * self.depth_stride)
     }
 
     /// Returns an element or four, or 0 beyond the depth.

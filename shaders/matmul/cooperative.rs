@@ -144,6 +144,11 @@ impl UnitTile {
     fn vectors(self) -> u32 {
         self.lines * self.pitch()
     }
+
+    /// The same without the padding.
+    fn vectors_of_lines(self) -> u32 {
+        self.lines * self.line
+    }
 }
 
 /// The buffer of an operand.
@@ -153,8 +158,8 @@ enum Source<'k> {
     Blocks(Blocks<'k>, u32),
 }
 
-/// A vector on its way from the buffer to the tile.
-enum Vector<'k> {
+/// Vectors on their way from the buffer to the tile.
+enum Vectors<'k> {
     Dense(Value<'k>),
     /// Halves, and whether they are within the depth.
     Packed(Box<Neighbours<'k>>, Option<Value<'k>>),
@@ -174,6 +179,8 @@ struct UnitSide<'k> {
     ty: MatrixType,
     /// Elements in a vector.
     per_vector: u32,
+    /// The vectors that an invocation loads at a time.
+    together: u32,
     threads: u32,
     /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
     /// block begins.
@@ -187,62 +194,69 @@ struct UnitSide<'k> {
 }
 
 impl<'k> UnitSide<'k> {
-    /// Loads the vector that begins at a place across the depth and at a depth. Beyond the edge, the last vector is
-    /// repeated, and it is not stored in the product. Beyond the depth, the vector is zero.
-    fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Vector<'k> {
+    /// Loads the vectors that begin at a place across the depth and at a depth. Beyond the edge, the last ones are
+    /// repeated, and they are not stored in the product. Beyond the depth, they are zero.
+    fn vectors(&self, place: Value<'k>, depth: Value<'k>) -> Vectors<'k> {
         let last = match self.along {
-            Along::Depth => [1, self.per_vector],
+            Along::Depth => [1, self.per_vector * self.together],
             Along::Other => [self.per_vector, 1],
         };
         let place = (self.first + place).min(self.length - last[0]);
         let within = self.depth.map_or(depth, |end| depth.min(end - last[1]));
-        let first = self.start + place * self.stride + within * self.depth_stride;
         let is_within = self.depth.map(|end| depth.lt(end));
         match &self.source {
             Source::Dense(buffer) => {
+                let first = self.start + place * self.stride + within * self.depth_stride;
                 let vector = buffer.load(first / self.per_vector);
-                Vector::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
+                Vectors::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
             }
             &Source::Blocks(ref blocks, elements) => {
-                let neighbours = blocks.neighbours(first / elements, first % elements, self.per_vector / 4);
-                Vector::Packed(Box::new(neighbours), is_within)
+                let first = blocks.element(place, self.start + within);
+                let words = self.together * self.per_vector / 4;
+                let neighbours = blocks.neighbours(first / elements, first % elements, words);
+                Vectors::Packed(Box::new(neighbours), is_within)
             }
         }
     }
 
-    /// Returns the line of the tile that this invocation loads, and the vector in the line.
+    /// Returns the line of the tile that this invocation loads, and the first vector in the line.
     fn place(&self, turn: u32) -> [Value<'k>; 2] {
-        let lane = self.k.local_index();
-        [lane / self.tile.line + turn * (self.threads / self.tile.line), lane % self.tile.line]
+        let (lane, loads) = (self.k.local_index(), self.tile.line / self.together);
+        [lane / loads + turn * (self.threads / loads), lane % loads * self.together]
     }
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
-    fn load(&self, from: Value<'k>) -> Vec<Vector<'k>> {
-        let turns = self.tile.lines * self.tile.line / self.threads;
+    fn load(&self, from: Value<'k>) -> Vec<Vectors<'k>> {
+        let turns = self.tile.vectors_of_lines() / (self.threads * self.together);
         let load = |turn| {
             let [line, vector] = self.place(turn);
             let inside = vector * self.per_vector;
             match self.along {
-                Along::Depth => self.vector(line, from + inside),
-                Along::Other => self.vector(inside, from + line),
+                Along::Depth => self.vectors(line, from + inside),
+                Along::Other => self.vectors(inside, from + line),
             }
         };
         (0..turns).map(load).collect()
     }
 
-    fn store(&self, loaded: &[Vector<'k>]) {
+    fn store(&self, loaded: &[Vectors<'k>]) {
         for (turn, loaded) in (0..).zip(loaded) {
             let [line, vector] = self.place(turn);
-            let value = match loaded {
-                &Vector::Dense(value) => value,
-                Vector::Packed(neighbours, is_within) => {
-                    let fours = neighbours.halves().into_iter();
-                    let words = fours.flat_map(|four| four.bitcast(Type::vec2(Scalar::U32)).lanes());
-                    let vector = self.k.vector(&words.collect::<Vec<_>>());
-                    is_within.map_or(vector, |is_within| is_within.select(vector, 0))
+            let values = match loaded {
+                &Vectors::Dense(value) => vec![value],
+                Vectors::Packed(neighbours, is_within) => {
+                    let fours = neighbours.halves();
+                    let vectors = fours.chunks(2).map(|fours| {
+                        let words = fours.iter().flat_map(|four| four.bitcast(Type::vec2(Scalar::U32)).lanes());
+                        let vector = self.k.vector(&words.collect::<Vec<_>>());
+                        is_within.map_or(vector, |is_within| is_within.select(vector, 0))
+                    });
+                    vectors.collect()
                 }
             };
-            self.memory.store(line * self.tile.pitch() + vector + self.base, value);
+            for (i, value) in (0..).zip(values) {
+                self.memory.store(line * self.tile.pitch() + vector + (self.base + i), value);
+            }
         }
     }
 
@@ -295,9 +309,9 @@ impl<'k> Work<'k> {
         let bytes = dtype.size_in_bytes() as u32;
         let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
         let tiles = block.tiles(dtype, layout);
-        let source = |name, encoding| match encoding {
-            Encoding::Blocks(format) => {
-                Source::Blocks(Blocks::new(k, format, p.planes.clone()).in_halves(), format.block_elements() as u32)
+        let source = |name, encoding| match (encoding, &p.matrix) {
+            (Encoding::Blocks(format), Some(matrix)) => {
+                Source::Blocks(Blocks::new(k, format, matrix.clone()).in_halves(), format.block_elements() as u32)
             }
             _ => Source::Dense(k.buffer(name, Type::vec4(Scalar::U32), Access::Read)),
         };
@@ -315,6 +329,10 @@ impl<'k> Work<'k> {
             let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
             let base = if i == 0 { 0 } else { tiles[0].vectors() };
             let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
+            // Two vectors share a scale. Large blocks have packed ones, which take long to decode.
+            let is_packed = matches!(source, Source::Blocks(_, 256));
+            let pairs =
+                tiles[i].line.is_multiple_of(2) && tiles[i].vectors_of_lines().is_multiple_of(2 * block.invocations());
             UnitSide {
                 k,
                 source,
@@ -325,6 +343,7 @@ impl<'k> Work<'k> {
                 along,
                 ty: MatrixType { dtype, rows, columns, role },
                 per_vector,
+                together: if is_packed && pairs { 2 } else { 1 },
                 threads: block.invocations(),
                 start: matrix.start,
                 length,

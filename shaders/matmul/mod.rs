@@ -16,12 +16,12 @@ pub(crate) use cooperative::UnitLayout;
 pub(crate) use unit_vectors::UnitVectors;
 pub(crate) use vectors::{VectorSide, Vectors};
 
-use super::blocks::fit_halves;
+use super::blocks::{BlockMatrix, DeclaredMatrix, fit_halves};
 use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
 use super::encoding::{Encoding, Loader, Width};
 use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Tail};
-use super::parameters::{Each, Form, Lengths, Size, View, parameters, times};
+use super::parameters::{Form, Lengths, Size, View, parameters};
 use super::{Family, Units, volume};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -101,8 +101,9 @@ parameters! {
     host: Parameters;
     device: Declared;
     sizes: Sizes = config.sizes(),
-    /// The index of the first 16 bytes of each plane, if the right operand is quantised.
-    planes: Each<Size> = times(config.b.planes()),
+    /// The right operand, if it is quantised. Its other parameters are those of the columns: a column of it is a row of
+    /// the quantised matrix.
+    matrix: Option<BlockMatrix> = config.b.matrix(),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -208,8 +209,8 @@ struct ProductBlock<'k> {
     first_column: Value<'k>,
     /// The part of the depth that this workgroup computes, if the depth is split.
     part: Option<Part<'k>>,
-    /// Where the planes of the right operand begin.
-    planes: Vec<Value<'k>>,
+    /// The right operand, if it is quantised.
+    matrix: Option<DeclaredMatrix<'k>>,
     /// The parameters of the epilogue.
     epilogue: Option<epilogue::Declared<'k>>,
 }
@@ -250,7 +251,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, planes, epilogue } = config.declare(k);
+        let Declared { sizes, matrix, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
@@ -299,14 +300,14 @@ impl<'k> ProductBlock<'k> {
             first_row: block_row * rows,
             first_column: block_column * columns,
             part: count.map(part),
-            planes,
+            matrix,
             epilogue,
         }
     }
 
     /// Declares the buffer of an operand.
     fn loader(&self, encoding: Encoding, name: &str, width: Width) -> Loader<'k> {
-        encoding.loader(self.k, name, width, &self.planes)
+        encoding.loader(self.k, name, width, self.matrix.as_ref())
     }
 
     /// Declares the buffers of the epilogue, if there is one.

@@ -139,22 +139,29 @@ impl BlockFormat {
         }
     }
 
+    /// Returns how many blocks of a row lie side by side on a device, a power of two. A plane has at most 64 bytes of
+    /// them.
+    pub(crate) const fn piece_blocks(self) -> usize {
+        if self.block_elements() == 32 { 4 } else { 1 }
+    }
+
     /// Returns the planes in which kernels want the blocks: parts of a block's bytes. On a device, the first parts of
     /// all blocks follow each other, then their second parts. So kernels load 16 bytes of packed integers at a time,
-    /// wherever the specification puts the scales. The integers come first.
+    /// wherever the specification puts the scales. The integers come first. A part of 64 bytes or fewer is what four
+    /// lanes load at once.
     pub(crate) fn planes(self) -> &'static [Range<usize>] {
         match self {
             BlockFormat::Q4_0 | BlockFormat::IQ4_NL => &[2..18, 0..2],
             BlockFormat::Q4_1 => &[4..20, 0..4],
             BlockFormat::Q5_0 => &[6..22, 2..6, 0..2],
             BlockFormat::Q5_1 => &[8..24, 4..8, 0..4],
-            BlockFormat::Q8_0 => &[2..34, 0..2],
+            BlockFormat::Q8_0 => &[2..18, 18..34, 0..2],
             BlockFormat::Q2_K => &[16..80, 0..16, 80..84],
             BlockFormat::Q3_K => &[32..96, 0..32, 96..108, 108..110],
-            BlockFormat::Q4_K => &[16..144, 0..16],
-            BlockFormat::Q5_K => &[48..176, 16..48, 0..16],
-            BlockFormat::Q6_K => &[0..128, 128..192, 192..208, 208..210],
-            BlockFormat::IQ4_XS => &[8..136, 0..8],
+            BlockFormat::Q4_K => &[16..80, 80..144, 0..16],
+            BlockFormat::Q5_K => &[48..112, 112..176, 16..48, 0..16],
+            BlockFormat::Q6_K => &[0..64, 64..128, 128..192, 192..208, 208..210],
+            BlockFormat::IQ4_XS => &[8..72, 72..136, 0..8],
             BlockFormat::TQ1_0 => &[0..48, 48..52, 52..54],
             BlockFormat::TQ2_0 => &[0..64, 64..66],
             BlockFormat::MXFP4 => &[1..17, 0..1],
@@ -180,6 +187,7 @@ mod tests {
             let ends: Vec<usize> = [0].into_iter().chain(planes.iter().map(|plane| plane.end)).collect();
             assert!(planes.iter().zip(&ends).all(|(plane, &end)| plane.start == end), "{format}: {planes:?}");
             assert_eq!(ends.last(), Some(&format.block_bytes()), "{format}");
+            assert!(planes.iter().all(|plane| plane.len() * format.piece_blocks() <= 64), "{format}: {planes:?}");
         }
     }
 }

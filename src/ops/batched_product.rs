@@ -163,7 +163,7 @@ impl BatchedProduct {
         epilogue: Option<epilogue::Parameters>,
     ) -> Result<()> {
         let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
-        let parameters = Parameters { sizes: self.parameters(), planes: Default::default(), epilogue };
+        let parameters = Parameters { sizes: self.parameters(), matrix: None, epilogue };
         let others = shared_buffers(&kernel, groups, device, "matmul")?;
         if others.is_empty() {
             return runtime.run(Launch { kernel, buffers, parameters, groups });

@@ -422,7 +422,7 @@ impl Product {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
-        let parameters = matmul::Parameters { sizes: problem.parameters(), planes: Default::default(), epilogue };
+        let parameters = matmul::Parameters { sizes: problem.parameters(), matrix: None, epilogue };
         let set_numbers = |parameters: &mut matmul::Parameters, next: &mut dyn FnMut() -> u32| {
             let matmul::Parameters { sizes, epilogue, .. } = parameters;
             sizes.a.offset = next() as usize;

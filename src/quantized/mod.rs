@@ -13,9 +13,9 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
+use crate::kernels::blocks::MatrixParameters;
 use crate::kernels::dequantize::{Dequantize, Parameters, TableParameters};
 use crate::kernels::expr::Domain;
-use crate::kernels::parameters::Each;
 use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
@@ -30,8 +30,9 @@ use std::sync::Arc;
 /// it ([`narrow`](Self::narrow)), and its numbers ([`dequantize`](Self::dequantize)). Cloning is cheap, and parts share
 /// the memory.
 ///
-/// On the device, the parts of the blocks are in another order than in a file, so that kernels read whole words. If the
-/// weights are larger than the device can bind, they are in several buffers of whole rows.
+/// On the device, the parts of the blocks are in another order than in a file, so that kernels read whole words, and
+/// several rows together. If the weights are larger than the device can bind, they are in several buffers of whole
+/// rows.
 ///
 /// ```
 /// use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
@@ -62,8 +63,8 @@ struct Part {
     buffer: Buffer,
     /// The number of its rows.
     rows: usize,
-    /// The index of the first 16 bytes of each plane.
-    planes: Each<usize>,
+    /// Where the blocks are.
+    matrix: MatrixParameters,
 }
 
 /// The rows of a part that belong to a tensor.
@@ -73,6 +74,12 @@ struct Slice<'a> {
     /// The first one's place in the part.
     first: usize,
     rows: usize,
+}
+
+impl Slice<'_> {
+    fn matrix(&self) -> MatrixParameters {
+        MatrixParameters { first: self.first, ..self.part.matrix.clone() }
+    }
 }
 
 impl QuantizedTensor {
@@ -233,14 +240,7 @@ impl QuantizedTensor {
         let kernel =
             Dequantize { format: self.format, output: dtype, index: ids.map(|(ids, _)| ids.dtype()), epilogue: None };
         let table = ids.map(|(ids, start)| TableParameters { start, length: slice.rows, offset: ids.layout().offset });
-        let parameters = Parameters {
-            rows,
-            row_blocks,
-            first: slice.first * row_blocks,
-            planes: slice.part.planes.clone(),
-            table,
-            epilogue: None,
-        };
+        let parameters = Parameters { rows, matrix: slice.matrix(), table, epilogue: None };
         let mut inputs: SmallVec<[Buffer; 3]> = SmallVec::new();
         inputs.push(slice.part.buffer.clone());
         if let Some((ids, _)) = ids {

@@ -161,16 +161,14 @@ impl QuantizedTensor {
         tile: BlockTile,
         op: &'static str,
     ) -> Result<Tensor> {
-        let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
+        let (vectors, rows) = (x.dims()[0], slice.rows);
         let most = tile.most(self.device.tuning().quantized.vectors);
         let kernel = kernel(self.format, (tile, most), vectors, rows, [x.dtype(), output]);
         let load = 16 / x.dtype().size_in_bytes();
         let parameters = Parameters {
             vectors,
             rows,
-            row_blocks,
-            first: slice.first * row_blocks,
-            planes: slice.part.planes.clone(),
+            matrix: slice.matrix(),
             start: x.layout().offset / load,
             stride: if vectors == 1 { 0 } else { x.strides()[0] as usize / load },
             epilogue: None,

@@ -54,12 +54,11 @@ impl Tensor {
             super::made_now(device, OP, || {
                 let x = self.reshape((rows, columns))?.to_dtype(DType::F32)?.contiguous()?;
                 let buffer = x.buffer()?;
-                parts(format, rows, row_blocks, device, |rows, blocks, planes| {
-                    let kernel = Quantize { format };
-                    let count = rows.len() * row_blocks;
+                parts(format, rows, row_blocks, device, |rows, blocks, matrix| {
+                    let (kernel, positions) = (Quantize { format }, matrix.positions(format, rows.len()));
                     let start = x.layout().offset + rows.start * columns;
-                    let parameters = Parameters { blocks: count, start, planes: planes.iter().copied().collect() };
-                    let groups = kernel.groups(count);
+                    let parameters = Parameters { rows: rows.len(), start, positions, matrix: matrix.clone() };
+                    let groups = kernel.groups(positions);
                     device.runtime().run(Launch { kernel, buffers: &[buffer, blocks], parameters, groups })
                 })
             })?

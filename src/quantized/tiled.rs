@@ -34,12 +34,12 @@ impl QuantizedTensor {
     }
 
     /// Returns the product as kernels see it. `None` if they cannot count its numbers in 32 bits.
-    pub(super) fn tiled_problem(&self, x: &Tensor, Slice { first, rows, .. }: Slice<'_>) -> Option<BatchedProduct> {
+    pub(super) fn tiled_problem(&self, x: &Tensor, slice: Slice<'_>) -> Option<BatchedProduct> {
         let columns = x.dims()[1];
-        (first + rows).checked_mul(columns).filter(|&end| u32::try_from(end).is_ok())?;
+        (slice.part.rows).checked_mul(columns).filter(|&end| u32::try_from(end).is_ok())?;
         let strides = [1, columns as isize].as_slice().into();
-        let weight = Layout { shape: (columns, rows).into(), strides, offset: first * columns };
-        Some(BatchedProduct::new(x.layout(), &weight, [x.dims()[0], rows, columns]))
+        let weight = Layout { shape: (columns, slice.rows).into(), strides, offset: 0 };
+        Some(BatchedProduct::new(x.layout(), &weight, [x.dims()[0], slice.rows, columns]))
     }
 
     /// Chooses the kernel of a product with vectors of a dtype, and the number of parts of the depth.
@@ -97,8 +97,7 @@ impl QuantizedTensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let device = self.device.clone();
-        let planes = slice.part.planes.clone();
-        let parameters = Parameters { sizes: problem.parameters(), planes, epilogue: None };
+        let parameters = Parameters { sizes: problem.parameters(), matrix: Some(slice.matrix()), epilogue: None };
         let groups = problem.groups(&device, &kernel)?;
         let inputs = [x.buffer()?.clone(), slice.part.buffer.clone()].into_iter().collect();
         let shape = Shape::from((x.dims()[0], slice.rows));

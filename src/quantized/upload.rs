@@ -10,6 +10,7 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::engine::staging::ByteSource;
 use crate::kernels::block_planes::{BlockPlanes, Parameters, WORKGROUP};
+use crate::kernels::blocks::MatrixParameters;
 use crate::kernels::parameters::Each;
 use crate::tensor::Tensor;
 use std::ops::Range;
@@ -19,8 +20,11 @@ const OP: &str = "from_bytes";
 /// Bytes of blocks that are on the device in both orders at once.
 const CHUNK: u64 = 4 << 20;
 
-/// Chunks begin at multiples of this many blocks, so that their planes begin at multiples of 16 bytes.
-const ALIGNMENT: usize = 16;
+/// At most so many rows lie together, a power of two. A workgroup on matrix units multiplies as many.
+const ROWS_TOGETHER: usize = 16;
+
+/// Chunks begin at multiples of this many rows, so that their planes begin at whole words.
+const WHOLE_WORDS: usize = 2;
 
 /// A range of another source.
 struct Portion<'a> {
@@ -107,13 +111,9 @@ pub(super) fn from_tensor(
     } else {
         let blocks = blocks.contiguous()?;
         let (packed, start) = (blocks.buffer()?, blocks.layout().offset);
-        parts(format, rows, row_blocks, device, |rows, buffer, planes| {
-            let packed = Packed {
-                buffer: packed,
-                start: start + rows.start * row_blocks * format.block_bytes(),
-                blocks: rows.len() * row_blocks,
-            };
-            spread(packed, format, 0, (buffer, planes), device)
+        parts(format, rows, row_blocks, device, |rows, buffer, matrix| {
+            let start = start + rows.start * row_blocks * format.block_bytes();
+            spread(Packed { buffer: packed, start, rows: rows.len() }, format, 0, (buffer, matrix), device)
         })?
     };
     let shape = (rows, columns).into();
@@ -129,45 +129,50 @@ fn upload(
     device: &Device,
 ) -> Result<Vec<Part>> {
     let row_bytes = (row_blocks * format.block_bytes()) as u64;
-    parts(format, rows, row_blocks, device, |rows, buffer, planes| {
+    parts(format, rows, row_blocks, device, |rows, buffer, matrix| {
         let range = rows.start as u64 * row_bytes..rows.end as u64 * row_bytes;
-        reorder(&Portion { source, range }, format, rows.len() * row_blocks, (buffer, planes), device)
+        reorder(&Portion { source, range }, format, rows.len(), (buffer, matrix), device)
     })
 }
 
 /// Makes the buffers of a matrix of blocks. Each is as large as the device can bind, if a row is no larger. `fill`
-/// writes rows of it to a buffer with these planes.
+/// writes rows of it to a buffer with these parameters.
 pub(super) fn parts(
     format: BlockFormat,
     rows: usize,
     row_blocks: usize,
     device: &Device,
-    fill: impl Fn(Range<usize>, &Buffer, &[usize]) -> Result<()>,
+    fill: impl Fn(Range<usize>, &Buffer, &MatrixParameters) -> Result<()>,
 ) -> Result<Vec<Part>> {
-    let row_bytes = (row_blocks * format.block_bytes()) as u64;
+    let row_bytes = (row_blocks.next_multiple_of(format.piece_blocks()) * format.block_bytes()) as u64;
     let limits = &device.info().limits;
     // Indices of words and blocks have 32 bits.
     let [bound, largest] = [limits.max_binding_bytes, limits.max_buffer_bytes]
         .map(|bytes| bytes.min(u32::MAX.into()).saturating_sub(16 * format.planes().len() as u64));
     // If a row is too large to be bound, kernels reach it by address.
     let most = if row_bytes <= bound { bound } else { largest };
-    let rows_of_part = (most / row_bytes) as usize;
-    if rows_of_part == 0 {
+    let most_rows = (most / row_bytes) as usize;
+    if most_rows == 0 {
         let feature = format!("a row of {row_bytes} bytes in a buffer of {most}");
         return Err(Error::Unsupported { feature, device: device.info().to_string() });
     }
+    // Few rows lie together without many others that fill up their number. Long rows are uploaded one by one.
+    let of_chunk = (CHUNK / row_bytes) as usize;
+    let together = ROWS_TOGETHER.min(rows).min(most_rows).min(of_chunk).max(1).ilog2();
+    let rows_of_part = most_rows >> together << together;
     let part = |first: usize| {
         let rows = first..rows.min(first + rows_of_part);
+        let mut matrix = MatrixParameters { first: 0, row_blocks, together: together as usize, planes: Each::new() };
+        let positions = matrix.positions(format, rows.len());
         let mut end = 0;
-        let planes = format.planes().iter().map(|plane| {
+        matrix.planes.extend(format.planes().iter().map(|plane| {
             let start = end;
-            end += (rows.len() * row_blocks * plane.len()).div_ceil(16);
+            end += (positions * plane.len()).div_ceil(16);
             start
-        });
-        let planes: Each<usize> = planes.collect();
+        }));
         let buffer = device.runtime().allocate(16 * end as u64, MemoryKind::Device)?;
-        fill(rows.clone(), &buffer, &planes)?;
-        Ok(Part { buffer, rows: rows.len(), planes })
+        fill(rows.clone(), &buffer, &matrix)?;
+        Ok(Part { buffer, rows: rows.len(), matrix })
     };
     (0..rows).step_by(rows_of_part).map(part).collect()
 }
@@ -176,20 +181,21 @@ pub(super) fn parts(
 fn reorder(
     source: &Portion<'_>,
     format: BlockFormat,
-    blocks: usize,
-    (buffer, planes): (&Buffer, &[usize]),
+    rows: usize,
+    (buffer, matrix): (&Buffer, &MatrixParameters),
     device: &Device,
 ) -> Result<()> {
-    let (runtime, bytes) = (device.runtime(), format.block_bytes());
-    let chunk = ((CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT).min(blocks);
+    let (runtime, row_bytes) = (device.runtime(), matrix.row_blocks * format.block_bytes());
+    let whole = WHOLE_WORDS.max(1 << matrix.together);
+    let chunk = ((CHUNK as usize / row_bytes / whole).max(1) * whole).min(rows);
     // All chunks go through one buffer, so a load takes little more memory than its result.
-    let packed = runtime.allocate((chunk * bytes) as u64, MemoryKind::Device)?;
-    for first in (0..blocks).step_by(chunk) {
-        let count = chunk.min(blocks - first);
-        let range = [first, first + count].map(|block| source.range.start + (block * bytes) as u64);
+    let packed = runtime.allocate((chunk * row_bytes) as u64, MemoryKind::Device)?;
+    for first in (0..rows).step_by(chunk) {
+        let count = chunk.min(rows - first);
+        let range = [first, first + count].map(|row| source.range.start + (row * row_bytes) as u64);
         runtime.write(&packed, &Portion { source: source.source, range: range[0]..range[1] })?;
-        let packed = Packed { buffer: &packed, start: 0, blocks: count };
-        spread(packed, format, first, (buffer, planes), device)?;
+        let packed = Packed { buffer: &packed, start: 0, rows: count };
+        spread(packed, format, first, (buffer, matrix), device)?;
     }
     Ok(())
 }
@@ -199,31 +205,36 @@ struct Packed<'a> {
     buffer: &'a Buffer,
     /// The first byte of the first block.
     start: usize,
-    /// The number of blocks.
-    blocks: usize,
+    /// The number of rows.
+    rows: usize,
 }
 
-/// Brings the parts of blocks into planes of a buffer. There they are the blocks from `first` on, a multiple of
-/// [`ALIGNMENT`].
+/// Brings the parts of blocks into planes of a buffer. There they are the rows from `first` on, a multiple of
+/// [`WHOLE_WORDS`] and of the rows that lie together.
 fn spread(
     packed: Packed<'_>,
     format: BlockFormat,
     first: usize,
-    (buffer, planes): (&Buffer, &[usize]),
+    (buffer, matrix): (&Buffer, &MatrixParameters),
     device: &Device,
 ) -> Result<()> {
-    let (blocks, bytes) = (packed.blocks, format.block_bytes());
-    for (plane, start) in format.planes().iter().zip(planes) {
+    let [positions, before] = [packed.rows, first].map(|rows| matrix.positions(format, rows));
+    let kernel = BlockPlanes { piece: format.piece_blocks() as u32 };
+    for (plane, start) in format.planes().iter().zip(&matrix.planes) {
         let length = plane.len();
         let parameters = Parameters {
-            blocks,
-            bytes,
+            rows: packed.rows,
+            row_blocks: matrix.row_blocks,
+            together: matrix.together,
+            positions,
+            bytes: format.block_bytes(),
             first: packed.start + plane.start,
             length,
-            start: 4 * start + first * length / 4,
+            start: 4 * start + before * length / 4,
         };
-        let groups = (blocks * length).div_ceil(4 * WORKGROUP as usize);
-        device.runtime().run(Launch { kernel: BlockPlanes, buffers: &[packed.buffer, buffer], parameters, groups })?;
+        let groups = (positions * length).div_ceil(4 * WORKGROUP as usize);
+        let buffers = &[packed.buffer, buffer];
+        device.runtime().run(Launch { kernel: kernel.clone(), buffers, parameters, groups })?;
     }
     Ok(())
 }

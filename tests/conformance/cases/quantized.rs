@@ -177,28 +177,41 @@ fn check_embedding(format: BlockFormat, dtype: DType, index: DType, device: &Dev
     check("embedding", &weights.tensor.embedding(&ids.tensor, dtype)?, &expected)
 }
 
-/// Parts along the first axis, also parts of parts and none.
+/// Parts along the first axis, also parts of parts and none. Their rows are among others that lie together with them.
 fn check_narrow(format: BlockFormat, device: &Device) -> Outcome {
-    let Weights { tensor, values } = weights(format, [7, columns(format)], device)?;
-    let part = tensor.narrow(1, 5)?.narrow(2, 3)?;
-    let expected = values.slice_axis(Axis(0), Slice::from(3..6)).to_owned();
+    let columns = 7 * format.block_elements();
+    let Weights { tensor, values } = weights(format, [37, columns], device)?;
+    let part = tensor.narrow(1, 35)?.narrow(2, 18)?;
+    let expected = values.slice_axis(Axis(0), Slice::from(3..21)).to_owned();
     check("dequantize", &part.dequantize(DType::F32)?, &Expected::new(expected.clone(), DType::F32))?;
-    let x = shaped("quantised x", &[2, columns(format)], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
-    check_product(&x, &Weights { tensor: part, values: expected })?;
-    let none = tensor.narrow(7, 0)?;
-    check("dequantize", &none.dequantize(DType::F16)?, &Expected::new(array(&[0, columns(format)], vec![]), DType::F16))
+    for vectors in [2, 33] {
+        let x = shaped("quantised x", &[vectors, columns], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
+        check_product(&x, &Weights { tensor: part.clone(), values: expected.clone() })?;
+    }
+    let none = tensor.narrow(37, 0)?;
+    check("dequantize", &none.dequantize(DType::F16)?, &Expected::new(array(&[0, columns], vec![]), DType::F16))
+}
+
+/// Rows so long that few of them are uploaded at a time, and that few or none lie together.
+fn check_long_rows(format: BlockFormat, blocks: usize, device: &Device) -> Outcome {
+    let Weights { tensor, values } = weights(format, [5, blocks * format.block_elements()], device)?;
+    let expected = values.slice_axis(Axis(0), Slice::from(1..3)).to_owned();
+    check("dequantize", &tensor.narrow(1, 2)?.dequantize(DType::F32)?, &Expected::new(expected, DType::F32))
 }
 
 /// The blocks must be those of the reference. Their numbers tell: equal scales and integers give equal numbers.
 fn check_quantize(format: BlockFormat, device: &Device) -> Outcome {
     let (blocks, inputs) = (entry(&format!("{format}.quantized")), numbers("inputs"));
-    let shape = [inputs.len() / 256, 256];
-    let x = Tensor::from_slice(&inputs, shape, device)?;
-    let expected = QuantizedTensor::from_bytes(&blocks, format, shape, device)?.dequantize(DType::F32)?;
+    // An odd number of blocks in a row.
+    let columns = columns(format);
+    let shape = [inputs.len() / columns, columns];
+    let (inputs, blocks) = (&inputs[..shape[0] * columns], &blocks[..shape[0] * 3 * format.block_bytes()]);
+    let x = Tensor::from_slice(inputs, shape, device)?;
+    let expected = QuantizedTensor::from_bytes(blocks, format, shape, device)?.dequantize(DType::F32)?;
     let expected = Expected::new(download(&expected)?, DType::F32);
     check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)?;
     // The same from elements that are not contiguous.
-    let x = Tensor::from_slice(&inputs, shape, device)?.t()?.contiguous()?.t()?;
+    let x = Tensor::from_slice(inputs, shape, device)?.t()?.contiguous()?.t()?;
     check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)
 }
 
@@ -251,6 +264,11 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+    }
+    // Two rows lie together, then one.
+    suite.add("dequantize", "long_rows", |device| check_long_rows(BlockFormat::Q8_0, 40_001, device));
+    if full {
+        suite.add("dequantize", "longer_rows", |device| check_long_rows(BlockFormat::TQ2_0, 33_001, device));
     }
     for format in QUANTIZED {
         suite.add("quantize", format!("{format}"), move |device| check_quantize(format, device));
