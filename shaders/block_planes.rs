@@ -4,7 +4,7 @@ use super::Family;
 use super::blocks::Order;
 use super::elements::Raw;
 use super::parameters::{Form, Size, parameters};
-use crate::shader::{Access, KernelBuilder, Type};
+use crate::shader::{Access, KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
@@ -15,6 +15,8 @@ pub(crate) const WORKGROUP: u32 = 128;
 pub(crate) struct BlockPlanes {
     /// The blocks of a piece of a row.
     pub piece: u32,
+    /// Whether the part has whole words.
+    pub words: bool,
 }
 
 parameters! {
@@ -41,7 +43,7 @@ parameters! {
 
 impl Family for BlockPlanes {
     fn name(&self) -> String {
-        format!("block planes({} in a piece)", self.piece)
+        format!("block planes({} in a piece{})", self.piece, if self.words { ", words" } else { "" })
     }
 
     fn workgroup(&self) -> u32 {
@@ -52,7 +54,7 @@ impl Family for BlockPlanes {
         *positions as u64 * *bytes as u64
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         let Declared { rows, row_blocks, together, positions, bytes, first, length, start } = self.declare(k);
         let order = Order::new(self.piece, row_blocks, together);
         let packed = Raw::input(k, "packed", 1);
@@ -60,18 +62,22 @@ impl Family for BlockPlanes {
         let word = k.global_index();
         let count = positions * length;
         k.when((word * 4).lt(count), || {
-            let byte = |i: u32| {
-                let byte = (word * 4 + i).min(count - 1);
+            let place = |byte: Value<'k>| {
                 let [row, block] = order.at(byte / length);
-                // Positions beyond the matrix repeat a block. No kernel reads them.
-                let block = row.min(rows - 1) * row_blocks + block.min(row_blocks - 1);
-                packed.load(block * bytes + first + byte % length) << (8 * i)
+                // Positions beyond the matrix repeat a row. No kernel reads them.
+                (row.min(rows - 1) * row_blocks + block) * bytes + first + byte % length
+            };
+            let of_word = self.words.then(|| place(word * 4));
+            let byte = |i: u32| {
+                let place = of_word.map_or_else(|| place((word * 4 + i).min(count - 1)), |place| place + i);
+                packed.load(place) << (8 * i)
             };
             planes.store(start + word, byte(0) | byte(1) | byte(2) | byte(3));
         });
     }
 
     fn samples() -> Vec<Self> {
-        [1, 4].map(|piece| BlockPlanes { piece }).into()
+        let sample = |piece| [true, false].map(|words| BlockPlanes { piece, words });
+        [1, 4].into_iter().flat_map(sample).collect()
     }
 }

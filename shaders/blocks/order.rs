@@ -1,9 +1,9 @@
 //! [`Order`]: the order of the blocks of a quantised matrix, which all planes have.
 //!
-//! Rows lie together, sixteen at a time unless there are few or they are long: first a piece of each row, then the next
-//! piece of each. A piece is one block, or four small ones. Invocations that multiply these rows then read memory
-//! without gaps. And no plane has more than 64 bytes of a piece, so neighbouring rows are in different banks of a
-//! cache.
+//! Rows lie together, sixteen at a time: first a piece of each row, then the next piece of each. A piece is one block,
+//! or four small ones. Fewer rows lie together if there are few or they are long, and none if pieces do not fill them.
+//! Invocations that multiply these rows then read memory without gaps. And no plane has more than 64 bytes of a piece,
+//! so neighbouring rows are in different banks of a cache.
 
 use crate::base::block_format::BlockFormat;
 use crate::kernels::parameters::{Each, Size, parameters, times};
@@ -27,9 +27,9 @@ parameters! {
 }
 
 impl MatrixParameters {
-    /// Returns the number of positions that rows take: whole pieces of as many rows as lie together.
-    pub fn positions(&self, format: BlockFormat, rows: usize) -> usize {
-        rows.next_multiple_of(1 << self.together) * self.row_blocks.next_multiple_of(format.piece_blocks())
+    /// Returns the number of positions that rows take: those of as many rows as lie together.
+    pub fn positions(&self, rows: usize) -> usize {
+        rows.next_multiple_of(1 << self.together) * self.row_blocks
     }
 }
 
@@ -47,11 +47,6 @@ impl<'k> Order<'k> {
         Order { piece, row_blocks, together }
     }
 
-    /// The positions of a row.
-    fn row_positions(&self) -> Value<'k> {
-        (self.row_blocks + (self.piece - 1)) & !(self.piece - 1)
-    }
-
     /// The number of a row among those that lie together.
     fn within(&self, row: Value<'k>) -> Value<'k> {
         row & ((row.literal(1) << self.together) - 1)
@@ -60,7 +55,7 @@ impl<'k> Order<'k> {
     /// Returns the position of a row's first block.
     pub fn row(&self, row: Value<'k>) -> Value<'k> {
         let within = self.within(row);
-        (row - within) * self.row_positions() + within * self.piece
+        (row - within) * self.row_blocks + within * self.piece
     }
 
     /// Returns the position of a block of the row whose first block is at `row`.
@@ -74,7 +69,7 @@ impl<'k> Order<'k> {
 
     /// Returns the row and the block of a position. They may be beyond the matrix.
     pub fn at(&self, position: Value<'k>) -> [Value<'k>; 2] {
-        let those_together = self.row_positions() << self.together;
+        let those_together = self.row_blocks << self.together;
         let (before, inside) = (position / those_together, position % those_together);
         let piece = inside / self.piece;
         let row = (before << self.together) + self.within(piece);

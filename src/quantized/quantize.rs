@@ -55,7 +55,7 @@ impl Tensor {
                 let x = self.reshape((rows, columns))?.to_dtype(DType::F32)?.contiguous()?;
                 let buffer = x.buffer()?;
                 parts(format, rows, row_blocks, device, |rows, blocks, matrix| {
-                    let (kernel, positions) = (Quantize { format }, matrix.positions(format, rows.len()));
+                    let (kernel, positions) = (Quantize { format }, matrix.positions(rows.len()));
                     let start = x.layout().offset + rows.start * columns;
                     let parameters = Parameters { rows: rows.len(), start, positions, matrix: matrix.clone() };
                     let groups = kernel.groups(positions);

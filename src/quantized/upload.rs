@@ -24,7 +24,7 @@ const CHUNK: u64 = 4 << 20;
 const ROWS_TOGETHER: usize = 16;
 
 /// Chunks begin at multiples of this many rows, so that their planes begin at whole words.
-const WHOLE_WORDS: usize = 2;
+const WHOLE_WORDS: usize = 4;
 
 /// A range of another source.
 struct Portion<'a> {
@@ -144,7 +144,7 @@ pub(super) fn parts(
     device: &Device,
     fill: impl Fn(Range<usize>, &Buffer, &MatrixParameters) -> Result<()>,
 ) -> Result<Vec<Part>> {
-    let row_bytes = (row_blocks.next_multiple_of(format.piece_blocks()) * format.block_bytes()) as u64;
+    let row_bytes = (row_blocks * format.block_bytes()) as u64;
     let limits = &device.info().limits;
     // Indices of words and blocks have 32 bits.
     let [bound, largest] = [limits.max_binding_bytes, limits.max_buffer_bytes]
@@ -156,14 +156,16 @@ pub(super) fn parts(
         let feature = format!("a row of {row_bytes} bytes in a buffer of {most}");
         return Err(Error::Unsupported { feature, device: device.info().to_string() });
     }
-    // Few rows lie together without many others that fill up their number. Long rows are uploaded one by one.
+    // Rows that lie together are uploaded together. Nothing fills up what pieces do not fill: it would take memory.
     let of_chunk = (CHUNK / row_bytes) as usize;
-    let together = ROWS_TOGETHER.min(rows).min(most_rows).min(of_chunk).max(1).ilog2();
+    let whole = row_blocks.is_multiple_of(format.piece_blocks());
+    let most_together = if whole { ROWS_TOGETHER.min(rows).min(most_rows).min(of_chunk).max(1) } else { 1 };
+    let together = most_together.ilog2();
     let rows_of_part = most_rows >> together << together;
     let part = |first: usize| {
         let rows = first..rows.min(first + rows_of_part);
         let mut matrix = MatrixParameters { first: 0, row_blocks, together: together as usize, planes: Each::new() };
-        let positions = matrix.positions(format, rows.len());
+        let positions = matrix.positions(rows.len());
         let mut end = 0;
         matrix.planes.extend(format.planes().iter().map(|plane| {
             let start = end;
@@ -218,10 +220,10 @@ fn spread(
     (buffer, matrix): (&Buffer, &MatrixParameters),
     device: &Device,
 ) -> Result<()> {
-    let [positions, before] = [packed.rows, first].map(|rows| matrix.positions(format, rows));
-    let kernel = BlockPlanes { piece: format.piece_blocks() as u32 };
+    let [positions, before] = [packed.rows, first].map(|rows| matrix.positions(rows));
     for (plane, start) in format.planes().iter().zip(&matrix.planes) {
         let length = plane.len();
+        let kernel = BlockPlanes { piece: format.piece_blocks() as u32, words: length.is_multiple_of(4) };
         let parameters = Parameters {
             rows: packed.rows,
             row_blocks: matrix.row_blocks,
@@ -234,7 +236,7 @@ fn spread(
         };
         let groups = (positions * length).div_ceil(4 * WORKGROUP as usize);
         let buffers = &[packed.buffer, buffer];
-        device.runtime().run(Launch { kernel: kernel.clone(), buffers, parameters, groups })?;
+        device.runtime().run(Launch { kernel, buffers, parameters, groups })?;
     }
     Ok(())
 }

@@ -65,6 +65,11 @@ fn columns(format: BlockFormat) -> usize {
     3 * format.block_elements()
 }
 
+/// The columns of a matrix whose rows lie together: whole pieces of four small blocks.
+fn whole_columns(format: BlockFormat) -> usize {
+    8 * format.block_elements()
+}
+
 /// Numbers of `f32`, rounded to a dtype.
 fn rounded(values: &ArrayD<f64>, dtype: DType) -> ArrayD<f64> {
     values.mapv(|x| cast(x, DType::F32, dtype))
@@ -179,7 +184,7 @@ fn check_embedding(format: BlockFormat, dtype: DType, index: DType, device: &Dev
 
 /// Parts along the first axis, also parts of parts and none. Their rows are among others that lie together with them.
 fn check_narrow(format: BlockFormat, device: &Device) -> Outcome {
-    let columns = 7 * format.block_elements();
+    let columns = whole_columns(format);
     let Weights { tensor, values } = weights(format, [37, columns], device)?;
     let part = tensor.narrow(1, 35)?.narrow(2, 18)?;
     let expected = values.slice_axis(Axis(0), Slice::from(3..21)).to_owned();
@@ -202,17 +207,20 @@ fn check_long_rows(format: BlockFormat, blocks: usize, device: &Device) -> Outco
 /// The blocks must be those of the reference. Their numbers tell: equal scales and integers give equal numbers.
 fn check_quantize(format: BlockFormat, device: &Device) -> Outcome {
     let (blocks, inputs) = (entry(&format!("{format}.quantized")), numbers("inputs"));
-    // An odd number of blocks in a row.
-    let columns = columns(format);
-    let shape = [inputs.len() / columns, columns];
-    let (inputs, blocks) = (&inputs[..shape[0] * columns], &blocks[..shape[0] * 3 * format.block_bytes()]);
-    let x = Tensor::from_slice(inputs, shape, device)?;
-    let expected = QuantizedTensor::from_bytes(blocks, format, shape, device)?.dequantize(DType::F32)?;
-    let expected = Expected::new(download(&expected)?, DType::F32);
-    check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)?;
-    // The same from elements that are not contiguous.
-    let x = Tensor::from_slice(inputs, shape, device)?.t()?.contiguous()?.t()?;
-    check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)
+    // Three blocks in a row, and whole pieces.
+    for columns in [columns(format), 256] {
+        let shape = [inputs.len() / columns, columns];
+        let count = shape[0] * columns;
+        let (inputs, blocks) = (&inputs[..count], &blocks[..count / format.block_elements() * format.block_bytes()]);
+        let x = Tensor::from_slice(inputs, shape, device)?;
+        let expected = QuantizedTensor::from_bytes(blocks, format, shape, device)?.dequantize(DType::F32)?;
+        let expected = Expected::new(download(&expected)?, DType::F32);
+        check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)?;
+        // The same from elements that are not contiguous.
+        let x = Tensor::from_slice(inputs, shape, device)?.t()?.contiguous()?.t()?;
+        check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)?;
+    }
+    Ok(())
 }
 
 pub const TOLERANCES: Table = &[
@@ -250,7 +258,7 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        if telling {
+        if telling || format == BlockFormat::Q8_0 {
             suite.add("dequantize", format!("{format}::parts"), move |device| check_narrow(format, device));
         }
         if !telling {
@@ -266,7 +274,7 @@ pub fn add(suite: &mut Suite) {
         }
     }
     // Two rows lie together, then one.
-    suite.add("dequantize", "long_rows", |device| check_long_rows(BlockFormat::Q8_0, 40_001, device));
+    suite.add("dequantize", "long_rows", |device| check_long_rows(BlockFormat::Q8_0, 40_004, device));
     if full {
         suite.add("dequantize", "longer_rows", |device| check_long_rows(BlockFormat::TQ2_0, 33_001, device));
     }
@@ -298,9 +306,9 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
     };
     for &count in counts {
         suite.add("matmul_quantized", format!("{format}::{dtype}_{count}"), move |device| {
-            let shape = [count, columns(format)];
-            let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
-            check_product(&x, &weights(format, [37, columns(format)], device)?)
+            let columns = if count == 1 { whole_columns(format) } else { columns(format) };
+            let x = shaped("quantised x", &[count, columns], Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_product(&x, &weights(format, [37, columns], device)?)
         });
     }
     if !telling {
