@@ -26,15 +26,12 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
     let count = part.row_blocks * units;
     let steps = (count + (SHARING - 1)) / SHARING;
     let shares = shares_scale(config.format, SHARING);
-    // If a lane has the same unit of a block in each of its steps, the loop need not compute what depends on it.
-    let same_unit = (subgroups * SHARING).is_multiple_of(units).then(|| (subgroup * SHARING + t) % units);
     // NVIDIA's driver would unroll the loop, to five times the instructions.
     k.for_rolled(subgroup, steps, subgroups, |step| {
         let at = step * SHARING + t;
-        // Beyond the end, the last block is loaded again, and taken as zeros.
-        let is_inside = (!whole).then(|| at.lt(count));
-        let block = if whole { at / units } else { (at / units).min(part.row_blocks - 1) };
-        let unit = same_unit.unwrap_or_else(|| at % units);
+        // Beyond the end, the last unit is loaded again, and taken as zeros.
+        let (is_inside, within) = if whole { (None, at) } else { (Some(at.lt(count)), at.min(count - 1)) };
+        let (block, unit) = (within / units, within % units);
         let lines = matrix.map(|row| blocks.unit(blocks.block(row, block), unit));
         // If a step's numbers share a scale, it is for their sums.
         let products = if shares { k.zero_matrix(types[2]) } else { sums };

@@ -27,7 +27,8 @@ parameters! {
 }
 
 impl MatrixParameters {
-    /// Returns the number of positions that rows take: those of as many rows as lie together.
+    /// Returns the number of positions that rows take. The last rows that lie together may not be all there, but they
+    /// take as many positions as others.
     pub fn positions(&self, rows: usize) -> usize {
         rows.next_multiple_of(1 << self.together) * self.row_blocks
     }

@@ -101,8 +101,7 @@ parameters! {
     host: Parameters;
     device: Declared;
     sizes: Sizes = config.sizes(),
-    /// The right operand, if it is quantised. Its other parameters are those of the columns: a column of it is a row of
-    /// the quantised matrix.
+    /// The right operand, if it is quantised. A column of the operand is a row of the quantised matrix.
     matrix: Option<BlockMatrix> = config.b.matrix(),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }

@@ -20,7 +20,7 @@ const OP: &str = "from_bytes";
 /// Bytes of blocks that are on the device in both orders at once.
 const CHUNK: u64 = 4 << 20;
 
-/// At most so many rows lie together, a power of two. A workgroup on matrix units multiplies as many.
+/// The most rows that lie together: those that a workgroup on matrix units multiplies. A power of two.
 const ROWS_TOGETHER: usize = 16;
 
 /// Chunks begin at multiples of this many rows, so that their planes begin at whole words.
@@ -187,7 +187,11 @@ fn reorder(
     (buffer, matrix): (&Buffer, &MatrixParameters),
     device: &Device,
 ) -> Result<()> {
-    let (runtime, row_bytes) = (device.runtime(), matrix.row_blocks * format.block_bytes());
+    // If no rows lie together, each block is like a row. Then not even a row is uploaded at once.
+    let (rows, row_blocks) =
+        if matrix.together == 0 { (rows * matrix.row_blocks, 1) } else { (rows, matrix.row_blocks) };
+    let matrix = &MatrixParameters { row_blocks, ..matrix.clone() };
+    let (runtime, row_bytes) = (device.runtime(), row_blocks * format.block_bytes());
     let whole = WHOLE_WORDS.max(1 << matrix.together);
     let chunk = ((CHUNK as usize / row_bytes / whole).max(1) * whole).min(rows);
     // All chunks go through one buffer, so a load takes little more memory than its result.
