@@ -206,7 +206,21 @@ impl<'k> Runs<'k> {
 
     /// Loads the elements of a run, widened to the type they are multiplied in.
     pub fn load(self, run: Value<'k>) -> Vec<Value<'k>> {
-        let words = self.array.load(run);
+        self.unpack(self.load_packed(run))
+    }
+
+    /// Returns a run of zeros.
+    pub fn zeros(self, k: &'k KernelBuilder) -> Value<'k> {
+        k.number(self.array.element(), 0)
+    }
+
+    /// Loads a run as it is, to be unpacked later.
+    pub fn load_packed(self, run: Value<'k>) -> Value<'k> {
+        self.array.load(run)
+    }
+
+    /// Returns the elements of a run that has been loaded.
+    pub fn unpack(self, words: Value<'k>) -> Vec<Value<'k>> {
         let word = |place| if self.words == 1 { words } else { words.lane(place) };
         let unpack = |word: Value<'k>| match self.dtype {
             DType::F16 => word.unpack_f16_factors().to_vec(),
@@ -380,6 +394,11 @@ impl<'k> Grid<'k> {
         let (outermost, inner) = take_apart(index, inner);
         [&[outermost], &inner[..]].concat()
     }
+}
+
+/// Converts a distance from elements to runs of `length` elements, a power of two. The distance may be negative.
+pub fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
+    (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
 }
 
 impl<'k> Strides<'k> {

@@ -17,7 +17,6 @@ pub(crate) mod workgroup;
 
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::features::MatrixUnits;
 use crate::shader::{KernelBuilder, Module, Target};
 use parameters::Form;
 
@@ -153,9 +152,10 @@ macro_rules! families {
                 }
             }
 
-            /// Returns the targets that have what the kernel requires. Only Vulkan has cooperative matrices.
+            /// Returns the targets that have what the kernel requires. Only Vulkan has its own memory model, which
+            /// matrices follow, too.
             pub fn targets(&self, targets: &[Target]) -> Result<Vec<Target>> {
-                let everywhere = self.generate(Target::VULKAN)?.requires.matrix_units == MatrixUnits::default();
+                let everywhere = !self.generate(Target::VULKAN)?.requires.memory_model;
                 Ok(targets.iter().copied().filter(|&target| everywhere || target == Target::VULKAN).collect())
             }
 

@@ -3,6 +3,23 @@
 use super::fold::{Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
+/// Whether this workgroup is the last one of several to come here, after it has stored something for all of them.
+/// `count` counts those that have come, and becomes 0 again. Invocations share the answer through the first element of
+/// `memory`, which is workgroup memory of words.
+pub(super) fn is_last<'k>(counts: Array<'k>, count: Value<'k>, of: Value<'k>, memory: Array<'k>) -> Value<'k> {
+    let k = count.kernel();
+    k.barrier_of_all();
+    k.when(k.local_index().eq(0), || {
+        let before = counts.count_for_all(count);
+        let lanes = memory.element().lanes;
+        memory.store(0, if lanes == 1 { before } else { before.splat(lanes) });
+        k.when(before.eq(of - 1), || _ = counts.atomic_exchange(count, 0));
+    });
+    k.barrier_of_all();
+    let before = memory.load(0);
+    (if memory.element().lanes == 1 { before } else { before.lane(0) }).eq(of - 1)
+}
+
 /// The invocations that work on one row. One invocation alone is for short rows, and for software devices, whose
 /// workgroup memory is slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,6 +8,7 @@ use super::{Along, Matmul, Matrix, Part, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::blocks::{Blocks, Neighbours};
 use crate::kernels::encoding::Encoding;
+use crate::kernels::workgroup::is_last;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
@@ -425,7 +426,8 @@ impl<'k> Work<'k> {
             }
         }
         if let Some(parts) = parts {
-            k.when(parts.are_all_stored(self.memory), || {
+            let Part { block, count, .. } = parts.part;
+            k.when(is_last(parts.counts, block, count, self.memory), || {
                 // Unrolled, an epilogue would not stay in caches.
                 let together = if exit.is_finished() || way.rows % 2 == 1 { 1 } else { 2 };
                 k.for_step(0, way.rows, together, |first| {
@@ -537,20 +539,6 @@ impl<'a, 'k> Parts<'a, 'k> {
         for (four, sum) in (0..).zip(sums) {
             self.sums.store_for_all(self.place(self.part.number, i, turn, four), sum.bitcast(Type::vec4(Scalar::U32)));
         }
-    }
-
-    /// Returns true if this workgroup is the last one to have stored its sums. Its lanes share the answer through the
-    /// beginning of workgroup memory.
-    fn are_all_stored(&self, memory: Array<'k>) -> Value<'k> {
-        let (k, last) = (self.k, self.part.count - 1);
-        k.barrier_of_all();
-        k.when(k.local_index().eq(0), || {
-            let before = self.counts.atomic_add(self.part.block, 1);
-            memory.store(0, before.splat(4));
-            k.when(before.eq(last), || _ = self.counts.atomic_exchange(self.part.block, 0));
-        });
-        k.barrier_of_all();
-        memory.load(0).lane(0).eq(last)
     }
 
     /// Returns the sums of all parts at some places. Each place has a vector, as quads.

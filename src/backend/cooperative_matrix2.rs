@@ -1,5 +1,4 @@
-//! The part of VK_NV_cooperative_matrix2 that lets kernels choose the sizes of matrices. The extension is newer than
-//! the headers in `ash`.
+//! The parts of VK_NV_cooperative_matrix2 that kernels use. The extension is newer than the headers in `ash`.
 
 use ash::vk;
 use std::ffi::{CStr, c_void};
@@ -8,13 +7,22 @@ use std::ptr;
 
 pub(super) const NAME: &CStr = c"VK_NV_cooperative_matrix2";
 
+/// What a device has of the extension, as far as kernels use it.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) struct Abilities {
+    /// Kernels choose the sizes of matrices.
+    pub flexible_dimensions: bool,
+    /// Kernels reduce the rows of matrices, and turn results into factors.
+    pub reductions: bool,
+}
+
 /// VkPhysicalDeviceCooperativeMatrix2FeaturesNV.
 #[repr(C)]
 pub(super) struct Features {
     s_type: vk::StructureType,
     p_next: *mut c_void,
     workgroup_scope: vk::Bool32,
-    pub flexible_dimensions: vk::Bool32,
+    flexible_dimensions: vk::Bool32,
     reductions: vk::Bool32,
     conversions: vk::Bool32,
     per_element_operations: vk::Bool32,
@@ -33,18 +41,27 @@ unsafe impl vk::TaggedStructure for Features {
 }
 
 impl Features {
-    /// Asks for chosen sizes or not, and for no other feature.
-    pub fn new(flexible_dimensions: bool) -> Self {
+    /// Asks for these and for no other feature.
+    pub fn new(Abilities { flexible_dimensions, reductions }: Abilities) -> Self {
+        let reductions = vk::Bool32::from(reductions);
         Features {
             s_type: <Self as vk::TaggedStructure>::STRUCTURE_TYPE,
             p_next: ptr::null_mut(),
             workgroup_scope: vk::FALSE,
             flexible_dimensions: vk::Bool32::from(flexible_dimensions),
-            reductions: vk::FALSE,
-            conversions: vk::FALSE,
+            reductions,
+            conversions: reductions,
             per_element_operations: vk::FALSE,
             tensor_addressing: vk::FALSE,
             block_loads: vk::FALSE,
+        }
+    }
+
+    /// Returns what a driver has told.
+    pub fn abilities(&self) -> Abilities {
+        Abilities {
+            flexible_dimensions: self.flexible_dimensions == vk::TRUE,
+            reductions: [self.reductions, self.conversions] == [vk::TRUE; 2],
         }
     }
 }

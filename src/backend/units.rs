@@ -1,7 +1,7 @@
 //! What a Vulkan driver reports about a GPU: queues, compute units, and the matrix units that kernels use. The Vulkan
 //! backend asks it. wgpu reports less, so the WebGPU backend asks it too if wgpu runs on Vulkan.
 
-use super::cooperative_matrix2::{self, FlexibleDimensions};
+use super::cooperative_matrix2::{self, Abilities, FlexibleDimensions};
 use crate::backend::info::uses_dot_products;
 use crate::base::dtype::DType;
 use crate::base::features::MatrixUnits;
@@ -141,7 +141,7 @@ impl Bfloat16Features {
     }
 }
 
-/// Returns the matrix units of a device, and whether kernels choose the sizes of matrices.
+/// Returns the matrix units of a device, and what kernels use of its second extension for them.
 ///
 /// # Safety
 /// The physical device is of the instance, has version 1.2 of the API and these extensions.
@@ -150,21 +150,22 @@ pub(super) unsafe fn matrix_units(
     instance: &ash::Instance,
     physical: vk::PhysicalDevice,
     offered: &[vk::ExtensionProperties],
-) -> (MatrixUnits, bool) {
+) -> (MatrixUnits, Abilities) {
+    let none = Abilities::default();
     let mut units = MatrixUnits::default();
     if !has_extension(offered, khr::cooperative_matrix::NAME) {
-        return (units, false);
+        return (units, none);
     }
     let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
     let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
     let mut bfloat16 = Bfloat16Features::new(false);
-    let mut flexible = cooperative_matrix2::Features::new(false);
+    let mut second = cooperative_matrix2::Features::new(none);
     let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut v12).push_next(&mut matrices);
     if has_extension(offered, BFLOAT16) {
         all = all.push_next(&mut bfloat16);
     }
     if has_extension(offered, cooperative_matrix2::NAME) {
-        all = all.push_next(&mut flexible);
+        all = all.push_next(&mut second);
     }
     // SAFETY: as the caller promises; the device knows the chained structures by its version and extensions.
     unsafe { instance.get_physical_device_features2(physical, &mut all) };
@@ -174,16 +175,18 @@ pub(super) unsafe fn matrix_units(
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut controls);
     // SAFETY: as above.
     unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-    if matrices.cooperative_matrix != vk::TRUE || v12.vulkan_memory_model != vk::TRUE {
-        return (units, false);
+    let memory_model = [v12.vulkan_memory_model, v12.vulkan_memory_model_device_scope] == [vk::TRUE; 2];
+    if matrices.cooperative_matrix != vk::TRUE || !memory_model {
+        return (units, none);
     }
     let functions = khr::cooperative_matrix::Instance::new(entry, instance);
     // SAFETY: as the caller promises, and the device has the extension.
     let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
-    let flexible = match flexible.flexible_dimensions {
+    let abilities = second.abilities();
+    let flexible = match abilities.flexible_dimensions {
         // SAFETY: as the caller promises.
-        vk::TRUE => unsafe { cooperative_matrix2::flexible_dimensions(entry, instance, physical) },
-        _ => Vec::new(),
+        true => unsafe { cooperative_matrix2::flexible_dimensions(entry, instance, physical) },
+        false => Vec::new(),
     };
     // The device converts sums to `f16`. It has to round them as other devices do.
     let rounds =
@@ -218,7 +221,11 @@ pub(super) unsafe fn matrix_units(
             *units = wide.or(best);
         }
     }
-    (units, !flexible.is_empty())
+    if units == MatrixUnits::default() {
+        return (units, none);
+    }
+    units.reductions = abilities.reductions;
+    (units, Abilities { flexible_dimensions: !flexible.is_empty(), ..abilities })
 }
 
 /// Returns the size that is fastest on an H200 if kernels choose it: two of the units' products side by side.

@@ -22,6 +22,8 @@ pub struct Features {
     pub integer_dot_products: bool,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
+    /// Vulkan's own memory model. With it, workgroups of a kernel can hand results to each other.
+    pub memory_model: bool,
     /// The device records when commands start and end: [`Device::profile`](crate::Device::profile).
     pub timestamps: bool,
 }
@@ -40,6 +42,9 @@ pub struct MatrixUnits {
     pub i8: Option<[u32; 3]>,
     /// Products of `u8`, added up in `u32`.
     pub u8: Option<[u32; 3]>,
+    /// Kernels can also reduce the rows of results, and use results as factors: both parts of
+    /// `VK_NV_cooperative_matrix2`.
+    pub reductions: bool,
 }
 
 impl MatrixUnits {
@@ -61,6 +66,7 @@ impl MatrixUnits {
     /// Whether `available` has units of all these sizes.
     fn are_among(&self, available: &MatrixUnits) -> bool {
         DType::ALL.into_iter().all(|dtype| self.of(dtype).is_none_or(|size| available.multiply(dtype, size)))
+            && (available.reductions || !self.reductions)
     }
 
     /// Whether the units compute products of this size. If kernels choose the size, they choose two of the units' own
@@ -87,6 +93,8 @@ impl Features {
             Some("integer dot products")
         } else if self.atomics && !available.atomics {
             Some("atomic operations")
+        } else if self.memory_model && !available.memory_model {
+            Some("Vulkan's memory model")
         } else if self.timestamps && !available.timestamps {
             Some("timestamps")
         } else {
@@ -105,6 +113,7 @@ impl fmt::Display for Features {
             (self.matrix_units != MatrixUnits::default(), "matrix units"),
             (self.integer_dot_products, "integer dot products"),
             (self.atomics, "atomics"),
+            (self.memory_model, "memory model"),
             (self.timestamps, "timestamps"),
         ];
         let present: Vec<_> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();

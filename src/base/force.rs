@@ -19,6 +19,8 @@ pub(crate) struct Force {
     pub dot_products: Option<bool>,
     /// Whether products avoid matrix units.
     pub no_units: bool,
+    /// Whether kernels on matrix units do without [reductions](crate::MatrixUnits::reductions).
+    pub no_reductions: bool,
     /// The blocks that products on matrix units choose first, if they fit.
     pub unit_blocks: Vec<UnitBlock>,
     /// The numbers of parts of the depth that these products choose first, if they fit.
@@ -29,7 +31,7 @@ impl Force {
     /// The values that are understood, for the error message.
     pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `submit-thread`, \
                                 `no-submit-thread`, `copy-queue`, `no-copy-queue`, `dot-products`, `no-dot-products`, \
-                                `no-units`, `units=` with a block, as in `units=128x128x128/64x64x1`, or `splits=` \
+                                `no-units`, `no-reductions`, `units=` with a block, as in `units=128x128x128/64x64x1`, or `splits=` \
                                 with 1, 2, 4 or 8";
 
     /// The numbers of parts into which products may cut the depth.
@@ -50,6 +52,7 @@ impl Force {
                     "dot-products" => force.dot_products = Some(true),
                     "no-dot-products" => force.dot_products = Some(false),
                     "no-units" => force.no_units = true,
+                    "no-reductions" => force.no_reductions = true,
                     _ => return None,
                 },
                 Some(("units", block)) => force.unit_blocks.push(UnitBlock::parse(block)?),
@@ -70,7 +73,7 @@ mod tests {
     #[test]
     fn every_word_forces_something() {
         let block = |text| UnitBlock::parse(text).unwrap();
-        let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-units,units=128x128x128/64x64x1,\
+        let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-units,no-reductions,units=128x128x128/64x64x1,\
                     units=128x256x128/64x64x1 fragments, splits=4";
         let expected = Force {
             wgsl: true,
@@ -79,6 +82,7 @@ mod tests {
             copy_queue: Some(true),
             dot_products: Some(true),
             no_units: true,
+            no_reductions: true,
             unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
             splits: vec![4],
         };

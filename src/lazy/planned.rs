@@ -71,7 +71,7 @@ where
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let PlannedRun { launch, numbers, inputs, device, op } = self;
         let PlannedLaunch { kernel, parameters, set, groups, shape, dtype, .. } = &**launch;
-        if epilogue.is_some() || kernel.stored() != *dtype {
+        if epilogue.is_some() || kernel.stored() != *dtype || kernel.shared(*groups).is_some() {
             let mut parameters = parameters.clone();
             let mut rest = numbers.iter().copied();
             set(&mut parameters, &mut || rest.next().unwrap_or_default());

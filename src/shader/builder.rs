@@ -63,6 +63,8 @@ pub(super) struct State {
     types: HashMap<Type, Word>,
     /// The cooperative matrices, if the kernel has declared to use them.
     pub(super) matrices: Option<Matrices>,
+    /// Whether the kernel follows Vulkan's own memory model.
+    pub(super) memory_model: bool,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
@@ -157,6 +159,7 @@ impl KernelBuilder {
             signature: Signature::new(&name),
             types: HashMap::new(),
             matrices: None,
+            memory_model: false,
             constants: HashMap::new(),
             arrays: HashMap::new(),
             builtins: HashMap::new(),
@@ -685,6 +688,7 @@ impl KernelBuilder {
         self.emit_void(Op::Return, []);
         self.check(self.state.borrow_mut().module.select_block(None));
         self.check(self.state.borrow_mut().module.end_function());
+        self.write_reductions();
         match self.target.dialect {
             Dialect::Vulkan => self.finish_vulkan(),
             Dialect::OpenCl => self.finish_opencl(),

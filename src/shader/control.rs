@@ -155,21 +155,23 @@ impl KernelBuilder {
         self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY);
     }
 
-    /// The same, also for what workgroups have [stored for all](super::Array::store_for_all). It is ordered before and
-    /// after the atomic operations by which workgroups tell each other of it. This is for kernels that use matrices:
-    /// only their memory model has such an order.
-    pub(crate) fn barrier_of_all(&self) {
-        self.barrier_for(Scope::QueueFamily, MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::UNIFORM_MEMORY);
+    /// The same for the lanes of a subgroup alone.
+    pub(crate) fn subgroup_barrier(&self) {
+        self.barrier_for(Scope::Subgroup, MemorySemantics::WORKGROUP_MEMORY);
     }
 
-    fn barrier_for(&self, observers: Scope, memory: MemorySemantics) {
-        let [execution, observers] =
-            [Scope::Workgroup, observers].map(|scope| Operand::IdScope(self.u32(scope as u32).id));
+    /// The same, also for what the workgroup has [stored for all](super::Array::store_for_all), and will load of all.
+    pub(crate) fn barrier_of_all(&self) {
+        self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::UNIFORM_MEMORY);
+    }
+
+    fn barrier_for(&self, scope: Scope, memory: MemorySemantics) {
+        let scope = Operand::IdScope(self.u32(scope as u32).id);
         let mut semantics = MemorySemantics::ACQUIRE_RELEASE | memory;
-        if self.has_matrices() {
+        if self.follows_memory_model() {
             semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
         }
         let semantics = Operand::IdMemorySemantics(self.u32(semantics.bits()).id);
-        self.emit_void(Op::ControlBarrier, [execution, observers, semantics]);
+        self.emit_void(Op::ControlBarrier, [scope.clone(), scope, semantics]);
     }
 }

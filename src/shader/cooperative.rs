@@ -10,8 +10,8 @@ use super::value::{IntoValue, Value};
 use crate::base::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
-    Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
-    Scope, StorageClass, Word,
+    Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixReduce, CooperativeMatrixUse,
+    FPEncoding, FunctionControl, MemoryModel, Op, Scope, StorageClass, Word,
 };
 use std::collections::HashMap;
 
@@ -87,6 +87,8 @@ pub(super) struct Matrices {
     types: HashMap<MatrixType, Word>,
     /// The size of its products, by dtype.
     products: HashMap<DType, [u32; 3]>,
+    /// The function that returns the larger of two floats, if rows are reduced by it.
+    larger: Option<Word>,
 }
 
 impl<'k> MatrixVar<'k> {
@@ -103,6 +105,13 @@ impl<'k> MatrixVar<'k> {
         let component = self.kernel.component_type(self.ty.dtype);
         let place = self.kernel.element_of(self.pointer, component, index);
         self.kernel.emit(Op::Load, ty, [Operand::IdRef(place)])
+    }
+
+    /// Replaces an element of 32 bits that the lane itself holds.
+    pub(crate) fn set_element(self, index: u32, value: Value<'k>) {
+        let component = self.kernel.component_type(self.ty.dtype);
+        let place = self.kernel.element_of(self.pointer, component, index);
+        self.kernel.emit_void(Op::Store, [Operand::IdRef(place), value.operand()]);
     }
 
     /// Replaces its matrix.
@@ -145,6 +154,45 @@ impl<'k> CooperativeMatrix<'k> {
     }
 }
 
+impl<'k> CooperativeMatrix<'k> {
+    /// Multiplies each element of a matrix of floats by the one in the same place of another.
+    pub(crate) fn times(self, factors: CooperativeMatrix<'k>) -> CooperativeMatrix<'k> {
+        let (kernel, ty) = (self.kernel, self.ty);
+        let operands = [self.id, factors.id].map(Operand::IdRef);
+        CooperativeMatrix { kernel, id: kernel.emit_id(Op::FMul, kernel.matrix_type(ty), operands), ty }
+    }
+
+    /// Returns the largest `f32` of each row, in each column. If one is NaN, it is any of them. The kernel requires
+    /// [`MatrixUnits::reductions`](crate::MatrixUnits::reductions).
+    pub(crate) fn largest_of_rows(self) -> CooperativeMatrix<'k> {
+        let (kernel, ty) = (self.kernel, self.ty);
+        kernel.use_reductions(Capability::CooperativeMatrixReductionsNV);
+        let larger = {
+            let state = &mut *kernel.state.borrow_mut();
+            *state.matrices.get_or_insert_default().larger.get_or_insert_with(|| state.module.id())
+        };
+        let operands = [
+            Operand::IdRef(self.id),
+            Operand::CooperativeMatrixReduce(CooperativeMatrixReduce::ROW),
+            Operand::IdRef(larger),
+        ];
+        let id = kernel.emit_id(Op::CooperativeMatrixReduceNV, kernel.matrix_type(ty), operands);
+        CooperativeMatrix { kernel, id, ty }
+    }
+
+    /// Returns a result of `f32` as a factor of a narrower dtype. To `bf16`, the device rounds as it likes. The kernel
+    /// requires [`MatrixUnits::reductions`](crate::MatrixUnits::reductions).
+    pub(crate) fn factor(self, ty: MatrixType) -> CooperativeMatrix<'k> {
+        let kernel = self.kernel;
+        kernel.use_reductions(Capability::CooperativeMatrixConversionsNV);
+        if ty.dtype == DType::F16 {
+            kernel.round_halves();
+        }
+        let id = kernel.emit_id(Op::FConvert, kernel.matrix_type(ty), [Operand::IdRef(self.id)]);
+        CooperativeMatrix { kernel, id, ty }
+    }
+}
+
 impl KernelBuilder {
     /// Declares that the kernel uses cooperative matrices. This comes before anything else.
     ///
@@ -181,21 +229,64 @@ impl KernelBuilder {
     ///
     /// Such a kernel follows Vulkan's own memory model (`SPV_KHR_cooperative_matrix`, `SPV_KHR_vulkan_memory_model`).
     pub fn use_matrices(&self) {
-        let addressing = self.target().addressing();
-        let state = &mut *self.state.borrow_mut();
-        if state.matrices.is_some() || !state.is_empty() {
-            self.fail("`use_matrices` stands before anything else");
+        {
+            let state = &mut *self.state.borrow_mut();
+            if state.matrices.is_some() || !state.is_empty() {
+                self.fail("`use_matrices` stands before anything else");
+            }
+            state.matrices = Some(Matrices::default());
         }
-        state.matrices = Some(Matrices::default());
         if self.target().dialect == Dialect::Vulkan {
-            for capability in [Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel] {
-                state.module.capability(capability);
-            }
-            for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
-                state.module.extension(extension);
-            }
+            self.capability(Capability::CooperativeMatrixKHR);
+            self.extension("SPV_KHR_cooperative_matrix");
+        }
+        self.follow_memory_model();
+    }
+
+    /// Declares that the kernel follows Vulkan's own memory model. This comes before anything else.
+    pub(crate) fn follow_memory_model(&self) {
+        let addressing = self.target().addressing();
+        self.require(|features| features.memory_model = true);
+        let state = &mut *self.state.borrow_mut();
+        state.memory_model = true;
+        if self.target().dialect == Dialect::Vulkan {
+            state.module.capability(Capability::VulkanMemoryModel);
+            state.module.extension("SPV_KHR_vulkan_memory_model");
             state.module.memory_model(addressing, MemoryModel::Vulkan);
         }
+    }
+
+    /// Whether the kernel follows Vulkan's own memory model.
+    pub(crate) fn follows_memory_model(&self) -> bool {
+        self.state.borrow().memory_model
+    }
+
+    fn use_reductions(&self, capability: Capability) {
+        self.require(|features| features.matrix_units.reductions = true);
+        self.capability(capability);
+        self.extension("SPV_NV_cooperative_matrix2");
+    }
+
+    /// Writes the functions that reductions of rows call, behind `main`.
+    pub(super) fn write_reductions(&self) {
+        let larger = self.state.borrow().matrices.as_ref().and_then(|matrices| matrices.larger);
+        let Some(larger) = larger else { return };
+        let float = self.type_id(Type::F32);
+        {
+            let module = &mut self.state.borrow_mut().module;
+            let function = module.type_function(float, [float, float]);
+            self.check(module.begin_function(float, Some(larger), FunctionControl::NONE, function));
+        }
+        let parameter = || {
+            let id = self.check(self.state.borrow_mut().module.function_parameter(float));
+            id.map_or_else(|| self.f32(0.0), |id| Value { kernel: self, id, ty: Type::F32 })
+        };
+        let [a, b] = [(); 2].map(|()| parameter());
+        self.check(self.state.borrow_mut().module.begin_block(None));
+        let result = a.larger(b);
+        let module = &mut self.state.borrow_mut().module;
+        self.check(module.ret_value(result.id));
+        self.check(module.end_function());
     }
 
     /// Whether the kernel has declared to use cooperative matrices.
@@ -206,7 +297,7 @@ impl KernelBuilder {
     /// Notes a mistake if the matrices do not fit together.
     pub(super) fn check_matrices(&self) {
         let state = self.state.borrow();
-        let Some(Matrices { types, products }) = &state.matrices else { return };
+        let Some(Matrices { types, products, .. }) = &state.matrices else { return };
         if self.target().dialect != Dialect::Vulkan {
             self.fail("cooperative matrices are there in Vulkan's dialect only");
         }
@@ -265,10 +356,19 @@ impl KernelBuilder {
         let id = self.matrix_type(ty);
         let component = self.component_type(ty.dtype);
         let zero = self.state.borrow_mut().module.constant_null(component);
-        let pointer = self.local(id, false);
-        let zeros = self.emit_id(Op::CompositeConstruct, id, [Operand::IdRef(zero)]);
+        self.filled(ty, id, Operand::IdRef(zero))
+    }
+
+    /// Declares a variable with a matrix of elements of 32 bits, all of which are `element`.
+    pub(crate) fn filled_matrix<'k>(&'k self, ty: MatrixType, element: Value<'k>) -> MatrixVar<'k> {
+        self.filled(ty, self.matrix_type(ty), element.operand())
+    }
+
+    fn filled(&self, ty: MatrixType, type_id: Word, element: Operand) -> MatrixVar<'_> {
+        let pointer = self.local(type_id, false);
+        let id = self.emit_id(Op::CompositeConstruct, type_id, [element]);
         let var = MatrixVar { kernel: self, pointer, ty };
-        var.set(CooperativeMatrix { kernel: self, id: zeros, ty });
+        var.set(CooperativeMatrix { kernel: self, id, ty });
         var
     }
 

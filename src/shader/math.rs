@@ -44,6 +44,12 @@ impl<'k> Value<'k> {
         self.library(Glsl::FMax, OpenCl::fmax, &[rhs])
     }
 
+    /// Two to the power of the value, by the device's own instruction: on Vulkan within `3 + 2 |x|` ulp ("Precision of
+    /// Individual Operations"). For numbers that are then rounded to 16 bits.
+    pub(crate) fn exp2_of_device(self) -> Value<'k> {
+        self.library(Glsl::Exp2, OpenCl::exp2, &[])
+    }
+
     /// The smaller value; NaN if one is NaN.
     pub fn min(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let rhs = rhs.into_value(self.kernel, self.ty);
@@ -322,9 +328,14 @@ impl KernelBuilder {
         if !self.target().packs_halves {
             return low.to_half_bits() | (high.to_half_bits() << 16);
         }
+        self.round_halves();
+        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
+    }
+
+    /// Tells the device how to convert to halves throughout the kernel.
+    pub(super) fn round_halves(&self) {
         self.tell_of_halves(Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE);
         self.tell_of_halves(Capability::DenormPreserve, ExecutionMode::DenormPreserve);
-        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
     }
 
     /// Tells the device how to treat halves throughout the kernel.

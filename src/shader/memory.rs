@@ -88,7 +88,8 @@ impl<'k> Array<'k> {
         self.class
     }
 
-    pub(super) fn element(self) -> Type {
+    /// The type of an element.
+    pub(crate) fn element(self) -> Type {
         self.element
     }
 
@@ -130,21 +131,39 @@ impl<'k> Array<'k> {
         self.kernel.load_from(pointer, self.class, self.element)
     }
 
-    /// Loads the element at `index`, which another workgroup may have stored by [`store_for_all`](Self::store_for_all).
+    /// Loads an element that another workgroup has [stored for all](Self::store_for_all).
     pub(crate) fn load_of_all(self, index: impl IntoValue<'k>) -> Value<'k> {
         let pointer = Operand::IdRef(self.pointer(self.index(index), None));
-        let told = KernelBuilder::told(self.class, self.element, true);
+        let told = self.kernel.told_to_all(self.class, self.element, MemoryAccess::MAKE_POINTER_VISIBLE);
         self.kernel.emit(Op::Load, self.element, std::iter::once(pointer).chain(told))
     }
 
-    /// Stores an element for other workgroups. This workgroup then passes a
-    /// [`barrier_of_all`](KernelBuilder::barrier_of_all), and tells the others by an atomic operation. They pass such a
-    /// barrier before they load the element.
+    /// Stores an element for other workgroups, in a kernel that follows Vulkan's memory model. This workgroup then
+    /// [counts itself](Self::count_for_all). Those that find it counted can load the element.
     pub(crate) fn store_for_all(self, index: impl IntoValue<'k>, value: Value<'k>) {
         self.check_writable();
         let operands = [Operand::IdRef(self.pointer(self.index(index), None)), value.operand()];
-        self.kernel
-            .emit_void(Op::Store, operands.into_iter().chain(KernelBuilder::told(self.class, self.element, true)));
+        let told = self.kernel.told_to_all(self.class, self.element, MemoryAccess::MAKE_POINTER_AVAILABLE);
+        self.kernel.emit_void(Op::Store, operands.into_iter().chain(told));
+    }
+
+    /// Adds 1 to an element. Returns its value before. This is ordered after what the workgroup has stored for all, and
+    /// before what it loads of all, if one invocation does it between two
+    /// [barriers](KernelBuilder::barrier_of_all).
+    pub(crate) fn count_for_all(self, index: impl IntoValue<'k>) -> Value<'k> {
+        let (kernel, index) = (self.kernel, self.index(index));
+        kernel.require(|features| features.atomics = true);
+        let semantics = MemorySemantics::ACQUIRE_RELEASE
+            | MemorySemantics::UNIFORM_MEMORY
+            | MemorySemantics::MAKE_AVAILABLE
+            | MemorySemantics::MAKE_VISIBLE;
+        let operands = [
+            Operand::IdRef(self.pointer(index, None)),
+            Operand::IdScope(kernel.u32(Scope::QueueFamily as u32).id),
+            Operand::IdMemorySemantics(kernel.u32(semantics.bits()).id),
+            kernel.u32(1).operand(),
+        ];
+        kernel.emit(Op::AtomicIAdd, Type::U32, operands)
     }
 
     /// Loads one lane of an array of vectors. The index counts the lanes of all vectors.
@@ -189,7 +208,7 @@ impl<'k> Array<'k> {
         let scope = match self.class {
             StorageClass::Workgroup => Scope::Workgroup,
             // In Vulkan's own memory model, the whole device is only an optional scope.
-            _ if kernel.has_matrices() => Scope::QueueFamily,
+            _ if kernel.follows_memory_model() => Scope::QueueFamily,
             _ => Scope::Device,
         };
         // Relaxed, because barriers and the ends of kernels order memory.
@@ -326,12 +345,22 @@ impl KernelBuilder {
 
     /// Whether other invocations see memory of a class, and the memory model wants to be told so.
     fn is_shared(&self, class: StorageClass) -> bool {
-        class == StorageClass::Workgroup && self.has_matrices()
+        class == StorageClass::Workgroup && self.follows_memory_model()
     }
 
     /// Returns the operand for loads and stores of matrices that others see, too.
     pub(super) fn shared(&self, class: StorageClass) -> Option<Operand> {
         self.is_shared(class).then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
+    }
+
+    /// Returns the operands of loads and stores whose elements other workgroups see.
+    fn told_to_all(&self, class: StorageClass, ty: Type, made: MemoryAccess) -> impl Iterator<Item = Operand> {
+        let scope = Operand::IdScope(self.u32(Scope::QueueFamily as u32).id);
+        let told = Self::told(class, ty, true).map(move |operand| match operand {
+            Operand::MemoryAccess(mask) => Operand::MemoryAccess(mask | made),
+            operand => operand,
+        });
+        told.chain([scope])
     }
 
     /// Returns the operands of loads and stores: the alignment of elements reached by address, and whether others see

@@ -43,6 +43,12 @@ impl<'k> Value<'k> {
         self.subgroup_reduce(Op::GroupNonUniformFMin, Op::GroupNonUniformSMin, Op::GroupNonUniformUMin)
     }
 
+    /// Whether the condition holds for any of the subgroup's active lanes.
+    pub(crate) fn subgroup_any(self) -> Value<'k> {
+        let condition = Operand::IdRef(self.kernel.condition(self));
+        self.subgroup(Op::GroupNonUniformAny, Type::BOOL, Capability::GroupNonUniformVote, &[condition])
+    }
+
     /// The value that another lane of the subgroup holds.
     pub fn subgroup_shuffle(self, lane: Value<'k>) -> Value<'k> {
         if lane.ty() != Type::U32 {

@@ -63,6 +63,7 @@ pub struct Quantized {
 pub struct Attention {
     pub workgroup: bool,
     pub parts_per_unit: usize,
+    pub subgroups: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -11,6 +11,8 @@ pub struct Attention {
     pub window: Option<usize>,
     pub scale: Option<f64>,
     pub softcap: Option<f64>,
+    /// How far the weights may be rounded, in half ulps of 1.
+    pub rounding: f64,
 }
 
 /// Returns the score of a query and a key, and a bound of its rounding error in half ulps of 1.
@@ -74,9 +76,13 @@ pub fn attention(q: &ArrayD<f64>, k: &ArrayD<f64>, v: &ArrayD<f64>, options: &At
         for column in 0..columns {
             let value = |key: usize| v[(kv_head * keys + key) * columns + column];
             values.push(weights.iter().map(|&(key, weight, _)| weight * value(key)).sum());
-            let rounded = 2.0 * keys as f64 + 8.0 + common;
-            scales
-                .push(weights.iter().map(|&(key, weight, error)| weight * value(key).abs() * (error + rounded)).sum());
+            let rounded = 2.0 * keys as f64 + 8.0 + common + options.rounding;
+            let error: f64 =
+                weights.iter().map(|&(key, weight, error)| weight * value(key).abs() * (error + rounded)).sum();
+            // A subnormal half is off by half of 2^-24. The largest weight was at least 1 when it was rounded.
+            let most = weights.iter().fold(0f64, |most, (_, weight, _)| most.max(*weight));
+            let values: f64 = weights.iter().map(|&(key, ..)| value(key).abs()).sum();
+            scales.push(error + if options.rounding > 0.0 { most * values / 2.0 } else { 0.0 });
         }
     }
     let shape = [&batch[..], &[heads, queries, columns]].concat();

@@ -1,5 +1,6 @@
 //! The table: what is measured, by family of operations.
 
+mod attention;
 mod decode;
 mod launches;
 mod matmul;
@@ -24,6 +25,8 @@ pub struct Sizes {
     rows: usize,
     width: usize,
     layers: [usize; 2],
+    /// The tokens of a prompt, or of the cache that the next token attends to.
+    context: usize,
     /// A language model.
     model: decode::Model,
     /// More bytes than any cache holds.
@@ -41,6 +44,7 @@ impl Sizes {
                 rows: 64,
                 width: 1024,
                 layers: [1024, 3584],
+                context: 256,
                 model: decode::Model { name: "tiny", layers: 2, width: 1024, keys: 256, inner: 3584, vocabulary: 8192 },
                 uncached: 1 << 26,
             };
@@ -54,6 +58,7 @@ impl Sizes {
             rows: 512,
             width: 4096,
             layers: [4096, 14336],
+            context: 4096,
             // As Llama 3 has them.
             model: decode::Model { name: "8B", layers: 32, width: 4096, keys: 1024, inner: 14336, vocabulary: 128_256 },
             uncached: 1 << 28,
@@ -83,6 +88,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     cases.extend(sizes.native(device).map(matmul::beside_native));
     cases.extend(matvec::cases(&sizes));
     cases.extend(quantized::cases(&sizes));
+    cases.extend(attention::cases(&sizes));
     cases.extend(decode::cases(&sizes));
     cases.extend(memory::cases(&sizes));
     cases.push(launches::case());

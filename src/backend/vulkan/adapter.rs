@@ -121,6 +121,7 @@ impl Adapter {
                 matrix_units: MatrixUnits::default(),
                 integer_dot_products: false,
                 atomics: true,
+                memory_model: abilities.memory_model,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };
@@ -162,6 +163,7 @@ fn copy_family(families: &[vk::QueueFamilyProperties], timestamp_bits: u32) -> O
 struct Abilities {
     timeline_semaphore: bool,
     addresses: bool,
+    memory_model: bool,
     f16: bool,
     i64: bool,
     f64: bool,
@@ -179,6 +181,8 @@ impl Abilities {
             timeline_semaphore: v12.timeline_semaphore == vk::TRUE,
             // Kernels compute addresses in 64 bits.
             addresses: v12.buffer_device_address == vk::TRUE && base.shader_int64 == vk::TRUE,
+            // Other kernels' atomic operations are of the whole device.
+            memory_model: [v12.vulkan_memory_model, v12.vulkan_memory_model_device_scope] == [vk::TRUE; 2],
             f16: v11.storage_buffer16_bit_access == vk::TRUE && v12.shader_float16 == vk::TRUE,
             i64: base.shader_int64 == vk::TRUE,
             f64: base.shader_float64 == vk::TRUE,

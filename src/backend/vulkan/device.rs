@@ -2,7 +2,7 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
-use crate::backend::cooperative_matrix2;
+use crate::backend::cooperative_matrix2::{self, Abilities};
 use crate::backend::parked::Parked;
 use crate::backend::units::Bfloat16Features;
 use crate::base::backend_kind::BackendKind;
@@ -47,7 +47,7 @@ impl Device {
         let queue =
             |family: &u32| vk::DeviceQueueCreateInfo::default().queue_family_index(*family).queue_priorities(&[1.0]);
         let queues: Vec<_> = adapter.families().iter().map(queue).collect();
-        let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
+        let Features { f16, i64, f64, integer_dot_products, memory_model, .. } = adapter.info.features;
         let units = adapter.extensions.matrix_units;
         let halves = units.f16.or(units.bf16).is_some();
         let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64).shader_int16(halves);
@@ -59,9 +59,10 @@ impl Device {
             .shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
-        v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
+        v12 = v12.shader_int8(bytes).vulkan_memory_model(memory_model).vulkan_memory_model_device_scope(memory_model);
         let mut bfloat16 = Bfloat16Features::new(true);
-        let mut flexible = cooperative_matrix2::Features::new(true);
+        let matrices2 = adapter.extensions.matrices2;
+        let mut second = cooperative_matrix2::Features::new(matrices2);
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut dot_products =
             vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
@@ -78,8 +79,8 @@ impl Device {
         if units != MatrixUnits::default() {
             info = info.push_next(&mut matrices);
         }
-        if adapter.extensions.flexible_matrices {
-            info = info.push_next(&mut flexible);
+        if matrices2 != Abilities::default() {
+            info = info.push_next(&mut second);
         }
         if bf16 {
             info = info.push_next(&mut bfloat16);

@@ -1,7 +1,7 @@
 //! The optional extensions that are used if a device has them.
 
 use super::instance::Instance;
-use crate::backend::cooperative_matrix2;
+use crate::backend::cooperative_matrix2::{self, Abilities};
 use crate::backend::units::{self, has_extension};
 use crate::base::features::MatrixUnits;
 use ash::prelude::VkResult;
@@ -22,8 +22,8 @@ pub(super) struct Extensions {
     pub pipeline_robustness: bool,
     /// The matrix units, which the lanes of a subgroup use together.
     pub matrix_units: MatrixUnits,
-    /// Lets kernels choose the sizes of matrices.
-    pub flexible_matrices: bool,
+    /// What kernels use of NVIDIA's second extension for matrix units.
+    pub matrices2: Abilities,
     /// Integer dot products. Devices of version 1.3 need no extension for them.
     pub dot_products: bool,
     /// The extensions to enable.
@@ -51,11 +51,11 @@ impl Extensions {
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
         // SAFETY: the physical device is of this instance, and offers these extensions.
         let told = unsafe { units::matrix_units(&instance.entry, &instance.raw, physical, offered) };
-        let (matrix_units, flexible_matrices) = told;
+        let (matrix_units, matrices2) = told;
         if matrix_units != MatrixUnits::default() {
             enable(khr::cooperative_matrix::NAME);
         }
-        if flexible_matrices {
+        if matrices2 != Abilities::default() {
             enable(cooperative_matrix2::NAME);
         }
         if matrix_units.bf16.is_some() {
@@ -76,7 +76,7 @@ impl Extensions {
             creation_feedback,
             pipeline_robustness,
             matrix_units,
-            flexible_matrices,
+            matrices2,
             dot_products,
             enabled,
         }

@@ -160,6 +160,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             matrix_units: MatrixUnits::default(),
             integer_dot_products: false,
             atomics: true,
+            memory_model: false,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },
     };

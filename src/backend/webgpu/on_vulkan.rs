@@ -5,7 +5,7 @@
 
 use super::adapter::SPIRV;
 use super::hooks;
-use crate::backend::cooperative_matrix2;
+use crate::backend::cooperative_matrix2::{self, Abilities};
 use crate::backend::info::DeviceInfo;
 use crate::backend::units::{self, Bfloat16Features};
 use crate::base::features::MatrixUnits;
@@ -52,11 +52,13 @@ pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: 
         if !info.features.f16 {
             units.f16 = None;
         }
+        // wgpu enables it with the matrices.
+        info.features.memory_model = true;
     }
 }
 
 /// Returns the matrix units of an adapter with the feature, and whether kernels choose the sizes of matrices.
-fn matrix_units(hal: &Adapter) -> (MatrixUnits, bool) {
+fn matrix_units(hal: &Adapter) -> (MatrixUnits, Abilities) {
     let instance = hal.shared_instance();
     let (entry, raw) = (instance.entry(), instance.raw_instance());
     // SAFETY: the physical device is of this instance, has version 1.2 and offers these extensions.
@@ -115,17 +117,17 @@ fn create(
 ) -> Result<(ash::Device, Vec<&'static CStr>), vk::Result> {
     let mut extensions = hal.required_device_extensions(features);
     let mut enabled = hal.physical_device_features(&extensions, features);
-    let (units, flexible) = if features.contains(MATRICES) { matrix_units(hal) } else { Default::default() };
+    let (units, abilities) = if features.contains(MATRICES) { matrix_units(hal) } else { Default::default() };
     let choosable = units::has_extension(&offered(hal), ext::pipeline_robustness::NAME);
     let additions = [
         (units.bf16.is_some(), units::BFLOAT16),
-        (flexible, cooperative_matrix2::NAME),
+        (abilities != Abilities::default(), cooperative_matrix2::NAME),
         (choosable, ext::pipeline_robustness::NAME),
     ];
     extensions.extend(additions.into_iter().filter_map(|(there, name)| there.then_some(name)));
 
     let mut bfloat16 = Bfloat16Features::new(true);
-    let mut sizes = cooperative_matrix2::Features::new(true);
+    let mut second = cooperative_matrix2::Features::new(abilities);
     let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
     let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
     let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
@@ -133,8 +135,8 @@ fn create(
     if units.bf16.is_some() {
         info = info.push_next(&mut bfloat16);
     }
-    if flexible {
-        info = info.push_next(&mut sizes);
+    if abilities != Abilities::default() {
+        info = info.push_next(&mut second);
     }
     if choosable {
         info = info.push_next(&mut robustness);

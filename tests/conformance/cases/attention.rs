@@ -18,7 +18,8 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 8.0,
             of_scale: EPS,
-            reason: "the rounding of scores, of their distances and of sums (the scale); exp and a division",
+            reason: "the rounding of scores, of their distances and of sums (the scale); exp and a division; on units, weights are \
+                     rounded to the dtype (the scale)",
             ..EXACT
         },
     ),
@@ -124,6 +125,19 @@ fn mask(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Outcome<(
     Ok((tensor, added))
 }
 
+/// Returns how far weights may be rounded, in half ulps of 1: to halves, or to `bf16`, if matrix units compute them.
+/// The device's `exp2` of at most 2^-24 is within another 128 half ulps (Vulkan, "Precision of Individual Operations").
+fn rounding_on_units(q: &Sample, v: &Sample) -> f64 {
+    let units = q.tensor.device().info().features.matrix_units;
+    let last = |x: &Sample| x.tensor.dims()[x.tensor.rank() - 1];
+    let in_vectors = [q, v].into_iter().all(|x| last(x).is_multiple_of(8));
+    match q.tensor.dtype() {
+        DType::F16 if in_vectors && units.f16.is_some() => 2f64.powi(-11) / EPS + 128.0,
+        DType::BF16 if in_vectors && units.bf16.is_some() => 2f64.powi(-8) / EPS + 128.0,
+        _ => 0.0,
+    }
+}
+
 impl Call {
     fn mask_shape(&self, over: Over) -> Vec<usize> {
         let [queries, keys] = self.tokens;
@@ -158,7 +172,8 @@ impl Call {
         let Call { causal, window, scale, softcap, .. } = *self;
         let config =
             AttentionConfig::default().mask(mask).causal(causal).sliding_window(window).scale(scale).softcap(softcap);
-        let options = Attention { mask: added, causal, window, scale, softcap };
+        let rounding = rounding_on_units(q, v);
+        let options = Attention { mask: added, causal, window, scale, softcap, rounding };
         let (values, errors) = attention(&q.values, &k.values, &v.values, &options);
         let result = q.tensor.scaled_dot_product_attention(&k.tensor, &v.tensor, &config)?;
         check(OP, &result, &Expected::new(values, q.tensor.dtype()).with_scale(errors))
@@ -193,7 +208,9 @@ fn add_sizes(suite: &mut Suite, dtype: DType) {
     for (name, batch, tokens) in empty {
         add_call(suite, name, dtype, Call { batch, tokens, ..Call::default() });
     }
-    add_call(suite, "no_features", dtype, Call { width: [0, 12], ..Call::default() });
+    for (name, tokens) in [("no_features", [33, 70]), ("no_features_decode", [1, 70])] {
+        add_call(suite, name, dtype, Call { width: [0, 16], tokens, ..Call::default() });
+    }
     add_call(suite, "no_columns", dtype, Call { width: [20, 0], ..Call::default() });
 }
 
@@ -311,23 +328,89 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         Ok(())
     });
     suite.add(OP, format!("{dtype}::unseen_keys"), move |device| {
-        // A hidden key may hold any number.
-        let call = Call { tokens: [6, 6], causal: true, ..Call::default() };
-        let mut operands = call.operands(dtype, device)?;
-        let expected = attention(
-            &operands[0].values,
-            &operands[1].values,
-            &operands[2].values,
-            &Attention { causal: true, ..Attention::default() },
-        );
-        operands[1].values.index_axis_mut(Axis(2), 5).fill(f64::NAN);
-        operands[1].tensor = upload(&operands[1].values, dtype, device)?;
-        let config = AttentionConfig::default().causal(true);
-        let [q, k, v] = operands.map(|operand| operand.tensor);
-        let first = |x: ArrayD<f64>| x.slice_axis(Axis(2), (..5).into()).to_owned();
-        let result = q.scaled_dot_product_attention(&k, &v, &config)?.narrow(2, 0, 5)?;
-        check(OP, &result, &Expected::new(first(expected.0), dtype).with_scale(first(expected.1)))
+        check_unseen_keys(&Call { tokens: [6, 6], ..Call::default() }, dtype, device)
     });
+}
+
+/// Adds calls that matrix units compute: rows of 16 bytes, and 16 queries or more.
+fn add_units(suite: &mut Suite, dtype: DType) {
+    let base = Call { width: [64, 64], ..Call::default() };
+    for width in [[32, 32], [40, 24], [72, 200], [128, 128], [256, 192], [8, 256]] {
+        for tokens in [[33, 70], [16, 1], [200, 330], [330, 200]] {
+            for (kind, causal) in [("all", false), ("causal", true)] {
+                let ([d, columns], [queries, keys]) = (width, tokens);
+                let name = format!("units_{kind}_{d}_{columns}_{queries}_{keys}");
+                add_call(suite, &name, dtype, Call { width, tokens, causal, ..base.clone() });
+            }
+        }
+    }
+    // So many heads that workgroups compute 64 or 128 rows.
+    for (name, heads) in [("64", [36, 4]), ("128", [72, 24])] {
+        for (kind, causal, window) in [("all", false, None), ("causal", true, None), ("window", true, Some(70))] {
+            let call = Call { heads, tokens: [300, 330], causal, window, ..base.clone() };
+            add_call(suite, &format!("units_rows_{name}_{kind}"), dtype, call);
+        }
+    }
+    for (name, heads) in [("grouped", [6, 2]), ("multi_query", [5, 1])] {
+        for tokens in [[33, 70], [3, 130], [200, 330]] {
+            let name = format!("units_{name}_{}", tokens[0]);
+            add_call(suite, &name, dtype, Call { heads, tokens, causal: true, ..base.clone() });
+        }
+    }
+    let settings = [
+        ("scale", Call { scale: Some(0.7), ..base.clone() }),
+        ("negative_scale", Call { scale: Some(-0.1), ..base.clone() }),
+        ("no_scale", Call { scale: Some(0.0), causal: true, ..base.clone() }),
+        ("large_scores", Call { scale: Some(16.0), ..base.clone() }),
+        ("softcap", Call { softcap: Some(1.5), ..base.clone() }),
+        ("window", Call { window: Some(7), ..base.clone() }),
+        ("window_of_one", Call { window: Some(1), ..base.clone() }),
+        ("causal_window", Call { window: Some(33), causal: true, ..base.clone() }),
+    ];
+    for (name, call) in settings {
+        for tokens in [[33, 70], [70, 33], [130, 330]] {
+            add_call(suite, &format!("units_{name}_{}", tokens[0]), dtype, Call { tokens, ..call.clone() });
+        }
+    }
+    for mask_dtype in [DType::Bool, DType::F32, dtype] {
+        for (name, over) in [("all", Over::All), ("padding", Over::Padding), ("queries", Over::Queries)] {
+            for (kind, call) in [
+                ("", base.clone()),
+                ("_capped", Call { softcap: Some(2.0), causal: true, scale: Some(-0.3), ..base.clone() }),
+                ("_grouped", Call { heads: [4, 2], tokens: [20, 130], ..base.clone() }),
+            ] {
+                let call = Call { mask: Some((mask_dtype, over)), ..call };
+                add_call(suite, &format!("units_{mask_dtype}_mask_{name}{kind}"), dtype, call);
+            }
+        }
+    }
+    let layouts = [Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Unaligned, Layout::Pending];
+    let places = layouts.into_iter().map(|layout| (format!("{layout:?}").to_lowercase(), [Place::As(layout); 3]));
+    for (name, places) in places.chain([("tokens_first".into(), [Place::TokensFirst; 3])]) {
+        for heads in [[2, 2], [4, 2]] {
+            let call = Call { places, heads, tokens: [19, 70], causal: true, ..base.clone() };
+            add_call(suite, &format!("units_{name}_{}", heads[0]), dtype, call);
+        }
+    }
+    suite.add(OP, format!("{dtype}::units_unseen_keys"), move |device| {
+        check_unseen_keys(&Call { tokens: [40, 40], ..base.clone() }, dtype, device)
+    });
+}
+
+/// Checks all queries but the last one, which alone sees a key with NaN.
+fn check_unseen_keys(call: &Call, dtype: DType, device: &Device) -> Outcome {
+    let [queries, keys] = call.tokens;
+    let mut operands = call.operands(dtype, device)?;
+    let rounding = rounding_on_units(&operands[0], &operands[2]);
+    let [q, k, v] = operands.each_ref().map(|operand| &operand.values);
+    let expected = attention(q, k, v, &Attention { causal: true, rounding, ..Attention::default() });
+    operands[1].values.index_axis_mut(Axis(2), keys - 1).fill(f64::NAN);
+    operands[1].tensor = upload(&operands[1].values, dtype, device)?;
+    let config = AttentionConfig::default().causal(true);
+    let [q, k, v] = operands.map(|operand| operand.tensor);
+    let first = |x: ArrayD<f64>| x.slice_axis(Axis(2), (..queries - 1).into()).to_owned();
+    let result = q.scaled_dot_product_attention(&k, &v, &config)?.narrow(2, 0, queries - 1)?;
+    check(OP, &result, &Expected::new(first(expected.0), dtype).with_scale(first(expected.1)))
 }
 
 /// Adds the cases that are special for `f64`, and some others.
@@ -567,6 +650,10 @@ pub fn add(suite: &mut Suite) {
         if dtype == DType::F32 || full_tier() {
             add_sizes(suite, dtype);
             add_settings(suite, dtype);
+        }
+        // On devices without units, they would say nothing new.
+        if dtype.size_in_bytes() == 2 && full_tier() {
+            add_units(suite, dtype);
         }
         if !is_brief(dtype) {
             add_masks(suite, dtype);

@@ -1,5 +1,8 @@
 //! Attention.
 
+mod choice;
+mod self_test;
+
 use super::loaded::Loaded;
 use super::run_if_it_holds_much;
 use crate::base::dtype::DType;
@@ -15,7 +18,7 @@ use crate::kernels::expr::Domain;
 use crate::kernels::parameters::Strided;
 use crate::lazy::{PendingLaunch, PlannedLaunch, PlannedRun};
 use crate::tensor::Tensor;
-use crate::tuning;
+use choice::run_of;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -345,7 +348,8 @@ impl<'a> AttentionCall<'a> {
         key.push(u64::from(*causal) | u64::from(softcap.is_some()) << 1);
         key.push(sliding_window.map_or(0, |keys| keys as u64));
         for operand in self.operands() {
-            key.push(operand.dtype() as u64 | (operand.rank() as u64) << 8);
+            let aligned = operand.layout().offset.is_multiple_of(run_of(operand.dtype()));
+            key.push(operand.dtype() as u64 | (operand.rank() as u64) << 8 | u64::from(aligned) << 16);
             key.extend(operand.dims().iter().map(|&length| length as u64));
             key.extend(operand.strides().iter().map(|&stride| stride as u64));
         }
@@ -371,15 +375,27 @@ impl<'a> AttentionCall<'a> {
         operands.extend(self.config.mask.as_ref().map(|mask| (mask, mask_shape)));
         // The key heads are the last batch axis. The query heads that share a key head are an axis of their own.
         let rank = self.batch.rank();
-        let group = self.heads / self.kv_heads;
-        let batch: Dims = self.batch.iter().copied().chain([self.kv_heads]).collect();
+        let mut batch: Dims = self.batch.iter().copied().chain([self.kv_heads]).collect();
 
         let tile = self.choose_tile();
-        let rows = group * self.queries;
+        if let AttentionTile::MatrixUnits(_) = tile
+            && let Some([query, key, value]) = self.in_runs()?
+        {
+            return AttentionCall::new(&query, &key, &value, self.config)?.attend();
+        }
         let (block_rows, block_keys) = tile.block();
+        let group = self.heads / self.kv_heads;
+        // On matrix units, the heads of a group are apart, unless they are short: blocks are of one head.
+        let apart = matches!(tile, AttentionTile::MatrixUnits(_)) && self.queries >= block_rows;
+        let (kv_heads, rows_of) = if apart { (self.heads, 1) } else { (self.kv_heads, group) };
+        let rows = rows_of * self.queries;
+        if apart {
+            batch.push(group);
+        }
         let blocks = batch.iter().product::<usize>() * rows.div_ceil(block_rows);
         let span = self.choose_span(tile, blocks);
         let parts = self.keys.div_ceil(span);
+        let tile = tile.joining(parts > 1);
         let config = Attention {
             dtype: self.query.dtype(),
             batch_rank: batch.len(),
@@ -389,7 +405,7 @@ impl<'a> AttentionCall<'a> {
             softcap: self.config.softcap.is_some(),
             prologues: Default::default(),
             tile,
-            parts: parts > 1,
+            parts: parts > 1 && tile.stores_parts(),
             epilogue: None,
         };
         let reads = [span.div_ceil(block_keys), rows.div_ceil(block_rows) * tile.loads_per_block()];
@@ -400,9 +416,14 @@ impl<'a> AttentionCall<'a> {
         };
         let views: Each<Layout> = loaded.iter().zip(&operands).map(view).collect::<Result<_>>()?;
         let batch_strides = |view: &Layout| -> Dims<isize> {
-            let heads_together = if view.shape[rank] == self.kv_heads { 1 } else { group as isize };
-            let head = view.strides[rank].wrapping_mul(heads_together);
-            view.strides[..rank].iter().copied().chain([head]).collect()
+            let heads = view.strides[rank];
+            // Queries and masks have the heads of a group side by side. Keys and values have one for all of them.
+            let [head, in_group] = if view.shape[rank] == self.kv_heads {
+                [heads, 0]
+            } else {
+                [heads.wrapping_mul(group as isize), heads]
+            };
+            view.strides[..rank].iter().copied().chain([head]).chain(apart.then_some(in_group)).collect()
         };
         let batch_views: Each<Dims<isize>> = views.iter().map(batch_strides).collect();
         let batch_views: Each<&[isize]> = batch_views.iter().map(|view| &view[..]).collect();
@@ -427,13 +448,13 @@ impl<'a> AttentionCall<'a> {
         let parameters = Parameters {
             queries: self.queries,
             keys: self.keys,
-            kv_heads: self.kv_heads,
-            group,
+            kv_heads,
+            group: rows_of,
             forward,
             backward,
             scale,
             softcap,
-            span: config.parts.then_some(span),
+            span: config.has_span().then_some(span),
             lengths,
             q: next(),
             k: next(),
@@ -449,8 +470,8 @@ impl<'a> AttentionCall<'a> {
         let of_rows = |more: &[usize]| -> Shape { shape.iter().chain(more).copied().collect() };
         let (device, groups) = (device.clone(), blocks * parts);
         let inputs: SmallVec<_> = loaded.into_iter().flat_map(|x| x.buffers).collect();
-        let length = config.row_length();
-        let shape = if parts == 1 { of_rows(&[length]) } else { of_rows(&[parts, length]) };
+        let (length, launch_parts) = (config.row_length(), config.parts);
+        let shape = if launch_parts { of_rows(&[parts, length]) } else { of_rows(&[length]) };
         let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
         if let Some(key) = key {
             let planned = PlannedLaunch::new(&launch, Parameters::set_numbers);
@@ -480,11 +501,16 @@ impl<'a> AttentionCall<'a> {
             // The other operands and the result have buffers too.
             let known: usize = loaded.iter().map(|x| x.buffers.len()).sum();
             let bindings = known + operands.len() - i;
-            let x = Loaded::new(tensor, reads, bindings, |prologue| {
+            let in_runs = i < 3 && config.tile.reads_runs();
+            let with_prologue = |prologue| {
                 let mut config = config.clone();
                 config.prologues[i] = prologue;
                 config
-            })?;
+            };
+            let x = match in_runs {
+                true => Loaded::computed(tensor)?,
+                false => Loaded::new(tensor, reads, bindings, with_prologue)?,
+            };
             config.prologues[i] = x.prologue.clone();
             loaded.push(x);
         }
@@ -512,33 +538,6 @@ impl<'a> AttentionCall<'a> {
         let forward = ahead.saturating_add(keys - queries).min(keys);
         let backward = (keys - queries).saturating_sub(window).saturating_add(1).max(-queries);
         [forward, backward].map(|reach| reach as i32)
-    }
-
-    fn choose_tile(&self) -> AttentionTile {
-        let rows = self.heads / self.kv_heads * self.queries;
-        // 64-bit numbers take twice the workgroup memory and registers.
-        let wide = self.query.dtype().size_in_bytes() == 8;
-        let device = self.query.device();
-        if !device.tuning().attention.workgroup {
-            AttentionTile::Registers { broadcast: device.info().has_eights_of_lanes() }
-        } else if rows <= 4 && !wide {
-            AttentionTile::Workgroup { across: 64 }
-        } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
-            AttentionTile::Workgroup { across: 16 }
-        } else {
-            AttentionTile::Workgroup { across: 8 }
-        }
-    }
-
-    /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.
-    fn choose_span(&self, tile: AttentionTile, blocks: usize) -> usize {
-        let AttentionTile::Workgroup { .. } = tile else { return self.keys };
-        let device = self.query.device();
-        let units = tuning::compute_units(device.info().compute_units);
-        let wanted = device.tuning().attention.parts_per_unit * units;
-        let block = tile.block().1;
-        let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));
-        self.keys.div_ceil(parts).next_multiple_of(block)
     }
 
     /// Joins the results of parts of the keys, `(batch.., queries, heads, parts, columns + 1)`. Each row holds the

@@ -3,13 +3,22 @@
 //! "Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
 //! Attention with IO-Awareness", 2022.
 
-use super::elements::Strides;
+mod few_rows;
+mod matrix_units;
+mod registers;
+mod workgroup;
+
+use super::elements::{Runs, Strides};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
 use super::{Family, Units, volume};
 use crate::base::dtype::DType;
-use crate::shader::{Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{Access, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
+use std::f64::consts::LOG2_E;
+
+pub(crate) use few_rows::FewRows;
+pub(crate) use matrix_units::AttentionUnits;
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +36,10 @@ pub(crate) enum AttentionTile {
         /// columns of the result.
         across: u32,
     },
+    /// The subgroups of a workgroup share the keys of a few rows.
+    FewRows(FewRows),
+    /// Subgroups of 32 lanes compute rows on matrix units, from tiles in workgroup memory.
+    MatrixUnits(AttentionUnits),
 }
 
 /// Attention of the queries that share keys and values. The rows are the queries of all heads of a group, one head
@@ -71,7 +84,7 @@ parameters! {
     /// The cap of the scores.
     softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
     /// The keys per part.
-    span: Option<Size> = config.parts.then_some(Size),
+    span: Option<Size> = config.has_span().then_some(Size),
     /// The lengths of the batch axes.
     lengths: Lengths = Lengths(config.batch_rank),
     /// Along the batch axes, the group and the matrix.
@@ -111,6 +124,11 @@ impl Attention {
         Type::vec4(self.number().scalar)
     }
 
+    /// Whether workgroups take parts of the keys.
+    pub fn has_span(&self) -> bool {
+        self.parts || matches!(self.tile, AttentionTile::FewRows(FewRows { joined: true, .. }))
+    }
+
     /// The length of a row of the output.
     pub fn row_length(&self) -> usize {
         self.columns as usize + usize::from(self.parts)
@@ -121,18 +139,50 @@ impl AttentionTile {
     /// Returns the rows of a workgroup's block, and the keys that the workgroup takes at a time.
     pub const fn block(self) -> (usize, usize) {
         match self {
-            AttentionTile::Registers { .. } => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
+            AttentionTile::Registers { .. } => {
+                ((registers::ROWS * registers::WORKGROUP) as usize, registers::KEYS as usize)
+            }
             AttentionTile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
+            AttentionTile::FewRows(few) => (few.rows as usize, few.step() as usize),
+            AttentionTile::MatrixUnits(units) => (units.rows() as usize, units.keys as usize),
         }
     }
 }
 
 impl AttentionTile {
+    /// Whether queries, keys and values are read 16 bytes at a time.
+    pub const fn reads_runs(self) -> bool {
+        matches!(self, AttentionTile::FewRows(_) | AttentionTile::MatrixUnits(_))
+    }
+
+    /// Whether parts of the keys are stored apart, to be joined by other kernels.
+    pub const fn stores_parts(self) -> bool {
+        !matches!(self, AttentionTile::FewRows(_))
+    }
+
+    /// Returns the tile with workgroups that share the keys, if it is one that joins their parts itself.
+    pub fn joining(self, joined: bool) -> Self {
+        match self {
+            AttentionTile::FewRows(few) => AttentionTile::FewRows(few.joined(joined)),
+            other => other,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            AttentionTile::Registers { broadcast: true } => "registers, broadcast".into(),
+            AttentionTile::Registers { broadcast: false } => "registers".into(),
+            AttentionTile::Workgroup { across } => format!("workgroup, {across} across"),
+            AttentionTile::FewRows(few) => few.name(),
+            AttentionTile::MatrixUnits(units) => units.name(),
+        }
+    }
+
     /// Returns how often a workgroup loads each key and value.
     pub const fn loads_per_block(self) -> usize {
         match self {
-            AttentionTile::Registers { broadcast: false } => REGISTER_WORKGROUP as usize,
-            AttentionTile::Registers { broadcast: true } | AttentionTile::Workgroup { .. } => 1,
+            AttentionTile::Registers { broadcast: false } => registers::WORKGROUP as usize,
+            _ => 1,
         }
     }
 }
@@ -140,10 +190,7 @@ impl AttentionTile {
 /// The most columns that a kernel holds in its registers.
 pub(crate) const MAX_COLUMNS: usize = 256;
 
-const REGISTER_WORKGROUP: u32 = 8;
-/// The rows of an invocation, and the keys that it takes at a time.
-const REGISTER_ROWS: u32 = 2;
-const REGISTER_KEYS: u32 = 8;
+/// The invocations of a workgroup with tiles in workgroup memory.
 const WORKGROUP: u32 = 64;
 
 /// Returns the initial value for a row's largest score: the lowest finite number. Its distance from minus infinity is a
@@ -156,8 +203,9 @@ fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
     bits.opaque().bitcast(ty)
 }
 
-/// What both tiles share: the parameters, the operands, and the block of a workgroup.
-struct AttentionBlock<'k> {
+/// What all tiles share: the parameters, the operands, and the block of a workgroup. Queries, keys and values are read
+/// from sources of type `S`.
+struct AttentionBlock<'k, S = Reader<'k>> {
     kernel: &'k KernelBuilder,
     config: Attention,
     kv_heads: Value<'k>,
@@ -170,9 +218,9 @@ struct AttentionBlock<'k> {
     softcap: Option<Value<'k>>,
     batches: Value<'k>,
     rows: Value<'k>,
-    q: Operand<'k>,
-    k: Operand<'k>,
-    v: Operand<'k>,
+    q: Operand<'k, S>,
+    k: Operand<'k, S>,
+    v: Operand<'k, S>,
     mask: Option<Operand<'k>>,
     y: Outputs<'k>,
     batch: Value<'k>,
@@ -186,55 +234,74 @@ struct AttentionBlock<'k> {
 }
 
 /// An operand with a matrix per batch: where the matrix of this workgroup's batch begins, and the strides.
-struct Operand<'k> {
-    elements: Reader<'k>,
+struct Operand<'k, S = Reader<'k>> {
+    source: S,
     first: Value<'k>,
     strides: Strides<'k>,
 }
 
-impl<'k> Operand<'k> {
+impl<'k, S> Operand<'k, S> {
     /// Returns the index where the row of a key or value begins.
     fn row_at(&self, key: Value<'k>) -> Value<'k> {
         self.first + key * self.strides.stride(2)
     }
+}
 
+impl<'k> Operand<'k> {
     /// Loads an element of the row that begins at index `row`.
     fn load(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
-        self.elements.load(row + column * self.strides.stride(1))
+        self.source.load(row + column * self.strides.stride(1))
     }
 
     /// Loads the same element of four rows.
     fn load_four(&self, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
-        self.elements.gather(&rows.map(|row| row + column * self.strides.stride(1)))
+        self.source.gather(&rows.map(|row| row + column * self.strides.stride(1)))
     }
 }
 
-impl<'k> AttentionBlock<'k> {
-    fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
+/// The config and the parameters of a prologue, if there is one.
+type Computed<'a, 'k> = Option<(&'a Prologue, prologue::Declared<'k>)>;
+
+impl<'k, S> AttentionBlock<'k, S> {
+    /// `source` declares the buffer of an operand.
+    fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
         let Declared { scale, softcap, span, epilogue, .. } = parameters;
         let grid = parameters.lengths;
+        // Divisions by 1 take no time.
+        let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
+        let seq_q = if is_step { kernel.u32(1) } else { seq_q };
         let rows = group * seq_q;
         let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
         let block_rows = kernel.u32(config.tile.block().0 as u32);
         let down = (rows + block_rows - 1) / block_rows;
         let block = kernel.group_index();
-        let (part, batch) = (block % parts, block / parts / down);
-        let first_row = block / parts % down * block_rows;
         let batches = grid.size(kernel);
+        let part = block % parts;
+        let (batch, row_block) = match config.tile {
+            // Blocks of the same rows are neighbours, and the last rows come first: if a query sees no key behind its
+            // own, they take longest. A surplus workgroup gets a batch that is not there.
+            AttentionTile::MatrixUnits(_) => {
+                let (batch, from_last) = (block % batches, block / batches);
+                (from_last.lt(down).select(batch, batches), down - 1 - from_last.min(down - 1))
+            }
+            _ => (block / parts / down, block / parts % down),
+        };
+        let first_row = row_block * block_rows;
         let coordinates = grid.coordinates(batch.min(batches - 1));
 
         let prologues = [parameters.q_prologue, parameters.k_prologue, parameters.v_prologue, parameters.mask_prologue];
         let mut prologues = config.prologues.iter().zip(prologues).map(|(config, at)| config.as_deref().zip(at));
-        let mut operand = |name, dtype, strides: Strides<'k>| Operand {
-            elements: Reader::new(kernel, name, dtype, prologues.next().flatten()),
+        let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)].map(|(name, strides)| {
+            let source = source(name, prologues.next().flatten());
+            Operand { source, first: strides.at(&coordinates), strides }
+        });
+        let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| Operand {
+            source: Reader::new(kernel, "mask", dtype, prologues.next().flatten()),
             first: strides.at(&coordinates),
             strides,
-        };
-        let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)]
-            .map(|(name, strides)| operand(name, config.dtype, strides));
-        let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| operand("mask", dtype, strides));
+        });
         let epilogue = config.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(kernel, config.stored(), config.width(), epilogue, None);
         let keys = [seq_kv; 2];
@@ -273,12 +340,23 @@ impl<'k> AttentionBlock<'k> {
         (query.convert(Scalar::I32) + reach).max(0).min(limit).convert(Scalar::U32)
     }
 
-    fn keys_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
+    /// Returns the lowest and the highest query that the block has, or may have.
+    fn queries_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
         let (first, last) = (self.first_row, (self.first_row + block_rows).min(self.rows) - 1);
         // If the block has rows of several heads, it may have any query.
         let one_head = (first / self.seq_q).eq(last / self.seq_q);
-        let lowest = one_head.select(first % self.seq_q, 0);
-        let highest = one_head.select(last % self.seq_q, self.seq_q - 1);
+        [one_head.select(first % self.seq_q, 0), one_head.select(last % self.seq_q, self.seq_q - 1)]
+    }
+
+    /// Returns the start and the end of the keys that all rows of the block see. The end may be before the start.
+    fn keys_of_all_rows(&self) -> [Value<'k>; 2] {
+        let [lowest, highest] = self.queries_of_block(self.kernel.u32(self.config.tile.block().0 as u32));
+        [self.seen(highest, self.backward), self.seen(lowest, self.forward)]
+    }
+
+    /// Returns the start and the end of the keys that some row of the block sees, in this part.
+    fn keys_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
+        let [lowest, highest] = self.queries_of_block(block_rows);
         let (start, end) = (self.seen(lowest, self.backward), self.seen(highest, self.forward));
         match self.span {
             Some(span) => [start.max(self.part * span), end.min((self.part + 1) * span)],
@@ -291,7 +369,7 @@ impl<'k> AttentionBlock<'k> {
     ///
     /// A browser accepts barriers in such loops only if it can prove that all invocations reach them. So in a browser,
     /// every workgroup goes through the most keys of any block, in whole blocks.
-    fn loop_bounds(&self, block: u32) -> (Value<'k>, impl Fn(Value<'k>) -> Value<'k> + use<'k>) {
+    fn loop_bounds(&self, block: u32) -> (Value<'k>, impl Fn(Value<'k>) -> Value<'k> + use<'k, S>) {
         let (k, [start, end]) = (self.kernel, self.keys);
         let browser = k.target().wgsl;
         let most = if browser { self.most_keys() } else { end.max(start) - start };
@@ -317,7 +395,7 @@ impl<'k> AttentionBlock<'k> {
     }
 
     /// Returns the index where a row of the queries or the mask begins.
-    fn row_at(&self, operand: &Operand<'k>, row: Value<'k>) -> Value<'k> {
+    fn row_at<T>(&self, operand: &Operand<'k, T>, row: Value<'k>) -> Value<'k> {
         let (head, query) = (row / self.seq_q, row % self.seq_q);
         operand.first + head * operand.strides.stride(3) + query * operand.strides.stride(2)
     }
@@ -331,6 +409,17 @@ impl<'k> AttentionBlock<'k> {
             Some(mask) => (seen & mask.ne(0)).select(sum, minus_infinity),
             None => seen.select(sum, minus_infinity),
         }
+    }
+
+    /// Returns whether a row sees a key, given the mask's element, and what that adds to the power of two of the score.
+    fn power_of_mask(&self, seen: Value<'k>, mask: Value<'k>) -> (Value<'k>, Value<'k>) {
+        if !mask.ty().is_float() {
+            return (seen & mask.ne(0), self.kernel.f32(0.0));
+        }
+        let (mask, lowest) = (mask.convert(Scalar::F32), lowest(self.kernel, Type::F32));
+        let power = mask * LOG2_E;
+        // What is finite stays so.
+        (seen, (power.lt(lowest) & mask.ge(lowest)).select(lowest, power))
     }
 
     /// Stores a column of a row, or four columns from there on: sums divided by the total of the weights. If the row
@@ -351,7 +440,8 @@ impl<'k> AttentionBlock<'k> {
         let (batch, kv_head) = (self.batch / self.kv_heads, self.batch % self.kv_heads);
         let (head, query) = (row / self.seq_q, row % self.seq_q);
         let head = kv_head * self.group + head;
-        let place = ((batch * self.seq_q + query) * (self.kv_heads * self.group) + head) * self.parts + self.part;
+        let place = (batch * self.seq_q + query) * (self.kv_heads * self.group) + head;
+        let place = if self.config.parts { place * self.parts + self.part } else { place };
         self.y.store(self.kernel, place * self.config.row_length() as u32 + column, value);
     }
 }
@@ -397,6 +487,11 @@ impl Finishing for Attention {
         self.dtype.widened()
     }
 
+    fn shared(&self, groups: usize) -> Option<([usize; 3], DType)> {
+        let AttentionTile::FewRows(few @ FewRows { joined: true, .. }) = self.tile else { return None };
+        Some(([groups, few.rows as usize, 4 * (few.quads() + 1) as usize], DType::F32))
+    }
+
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
         Attention { epilogue: Some(epilogue), ..self.clone() }
     }
@@ -424,16 +519,17 @@ impl Family for Attention {
         let operands = ["q", "k", "v", "mask"].into_iter().zip(&self.prologues);
         let computed = operands.filter_map(|(name, x)| Some(format!(", {name} = {}", x.as_ref()?.expr.describe())));
         let computed: String = computed.collect();
-        let Attention { dtype, tile, .. } = self;
-        let name = format!("attention({dtype}, {features} x {columns}, {tile:?}{mask}{softcap}{parts}{computed})");
-        let name = name.to_lowercase();
+        let (dtype, tile) = (self.dtype, self.tile.name());
+        let name = format!("attention({dtype}, {features} x {columns}, {tile}{mask}{softcap}{parts}{computed})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            AttentionTile::Registers { .. } => REGISTER_WORKGROUP,
+            AttentionTile::Registers { .. } => registers::WORKGROUP,
             AttentionTile::Workgroup { .. } => WORKGROUP,
+            AttentionTile::FewRows(few) => few.workgroup(),
+            AttentionTile::MatrixUnits(units) => units.workgroup(),
         }
     }
 
@@ -442,10 +538,20 @@ impl Family for Attention {
             // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
-        let problem = AttentionBlock::new(k, self);
+        let by_elements = || AttentionBlock::new(k, self, |name, prologue| Reader::new(k, name, self.dtype, prologue));
         match self.tile {
-            AttentionTile::Registers { broadcast } => by_registers(&problem, broadcast),
-            AttentionTile::Workgroup { across } => by_workgroup(&problem, across),
+            AttentionTile::Registers { broadcast } => registers::write(&by_elements(), broadcast),
+            AttentionTile::Workgroup { across } => workgroup::write(&by_elements(), across),
+            AttentionTile::FewRows(few) => {
+                k.follow_memory_model();
+                let runs = |name: &str, _: Computed<'_, '_>| Runs::input(k, name, self.dtype, 4);
+                few_rows::write(&AttentionBlock::new(k, self, runs), few);
+            }
+            AttentionTile::MatrixUnits(units) => {
+                k.use_matrices();
+                let vectors = |name: &str, _: Computed<'_, '_>| k.buffer(name, Type::vec4(Scalar::U32), Access::Read);
+                matrix_units::write(&AttentionBlock::new(k, self, vectors), units);
+            }
         }
     }
 
@@ -472,311 +578,65 @@ impl Family for Attention {
             ..samples[i].clone()
         }));
         samples.extend([0, 2].map(|i| samples[i].with_epilogue(epilogue::sample())));
+        samples.extend(FewRows::samples().into_iter().map(|(dtype, few, [features, columns])| Attention {
+            dtype,
+            features,
+            columns,
+            ..sample(AttentionTile::FewRows(few))
+        }));
+        samples.extend(AttentionUnits::samples().into_iter().flat_map(|(dtype, units, [features, columns])| {
+            let tile = AttentionTile::MatrixUnits(units);
+            let plain = Attention { dtype, features, columns, ..sample(tile) };
+            let masked = Attention { mask: Some(DType::U8), softcap: true, ..plain.clone() };
+            [plain.with_epilogue(epilogue::sample()), masked, plain]
+        }));
         samples
     }
 }
 
-/// A row of one invocation.
-struct Row<'k> {
-    place: Value<'k>,
-    q: Value<'k>,
-    mask: Option<Value<'k>>,
-    seen: [Value<'k>; 2],
-    softmax: Softmax<'k>,
-    sums: Array<'k>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::KernelConfig;
+    use crate::shader::Target;
 
-impl<'k> Row<'k> {
-    fn new(p: &AttentionBlock<'k>, place: Value<'k>) -> Self {
-        let k = p.kernel;
-        // Rows beyond the last one repeat it; they are not stored.
-        let row = place.min(p.rows - 1);
-        Row {
-            place,
-            q: p.row_at(&p.q, row),
-            mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
-            seen: p.keys_of_row(row),
-            softmax: Softmax::new(k, k.number(p.config.number(), 0)),
-            sums: k.local_array(p.config.number(), p.config.columns),
-        }
-    }
-
-    fn score(&self, p: &AttentionBlock<'k>, key: Value<'k>, sum: Value<'k>) -> Value<'k> {
-        let ([first, count], [_, end]) = (self.seen, p.keys);
-        let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(end - 1)));
-        p.score(sum, key.lt(end) & (key - first).lt(count), mask)
-    }
-}
-
-fn by_registers<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
-    let k = p.kernel;
-    // Opaque, because llvmpipe would unroll loops of constant length, and is slow to compile code that loads from
-    // buffers.
-    let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
-    let zero = k.number(p.config.number(), 0);
-    let first_row = p.first_row + k.local_index();
-    let rows: Vec<_> = (0..REGISTER_ROWS).map(|i| Row::new(p, first_row + i * REGISTER_WORKGROUP)).collect();
-    k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
-    let [start, end] = p.keys;
-    k.for_step(start, end, REGISTER_KEYS, |first| {
-        // Keys beyond the last one repeat it; the row does not see them.
-        let keys: Vec<_> = match broadcast {
-            true => vec![(first + k.subgroup_lane()).min(end - 1)],
-            false => (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect(),
-        };
-        let [k_rows, v_rows] =
-            [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
-        // Loads the same element of all keys.
-        let load = |operand: &Operand<'k>, rows: &[Value<'k>], column| -> Vec<_> {
-            let loaded: Vec<_> = rows.iter().map(|&row| operand.load(row, column)).collect();
-            if broadcast { (0..REGISTER_KEYS).map(|lane| loaded[0].subgroup_broadcast(lane)).collect() } else { loaded }
-        };
-        let products: Vec<Vec<_>> = rows.iter().map(|_| (0..REGISTER_KEYS).map(|_| k.var(zero)).collect()).collect();
-        k.for_range(0, features, |feature| {
-            let keys = load(&p.k, &k_rows, feature);
-            for (row, sums) in rows.iter().zip(&products) {
-                let q = p.q.load(row.q, feature) * p.scale;
-                keys.iter().zip(sums).for_each(|(&key, sum)| sum.set(q.fma(key, sum.get())));
-            }
-        });
-        let weigh = |(row, sums): (&Row<'k>, &Vec<Var<'k>>)| {
-            let scores: Vec<_> = (0..).zip(sums).map(|(i, sum)| row.score(p, first + i as u32, sum.get())).collect();
-            row.softmax.add(&scores, |largest| largest)
-        };
-        let weights: Vec<_> = rows.iter().zip(&products).map(weigh).collect();
-        k.for_range(0, columns, |column| {
-            let values = load(&p.v, &v_rows, column);
-            for (row, (weights, rescale)) in rows.iter().zip(&weights) {
-                let terms = weights.iter().zip(&values);
-                let before = row.sums.load(column) * *rescale;
-                row.sums.store(column, terms.fold(before, |sum, (weight, &value)| weight.fma(value, sum)));
-            }
-        });
-    });
-    for Row { place, softmax, sums, .. } in &rows {
-        k.when(place.lt(p.rows) & p.batch.lt(p.batches), || {
-            let total = softmax.total.get();
-            let width = p.config.width();
-            k.for_step(0, columns, width, |column| {
-                let sums: Vec<_> = (0..width).map(|i| sums.load(column + i)).collect();
-                p.store(*place, column, if width == 1 { sums[0] } else { k.vector(&sums) }, total);
-            });
-            if p.config.parts {
-                p.store_weight(*place, softmax.largest.get(), total);
-            }
-        });
-    }
-}
-
-/// The sizes of the tiles in workgroup memory.
-struct Tiles {
-    /// The number of invocations that share four rows, and the number of such groups of rows.
-    across: u32,
-    down: u32,
-    /// The features of the queries and keys that are in the tiles at a time.
-    depth: u32,
-    /// The columns of the values in groups of four, and the values that are in the tile at a time.
-    quads: u32,
-    values: u32,
-}
-
-impl Tiles {
-    fn new(across: u32, config: &Attention) -> Self {
-        let depth = if across == 8 && config.dtype.parts() == 1 { 16 } else { 8 };
-        let (down, columns) = (WORKGROUP / across, config.columns);
-        let quads = columns.div_ceil(4);
-        // As many values as fit in the memory of the queries and keys.
-        let slice = depth * (across + down);
-        let values = 1 << (slice / quads).min(4 * across).ilog2();
-        Tiles { across, down, depth, quads, values }
-    }
-
-    /// Returns the distance in vectors between features, for queries and for keys. One vector of padding lets
-    /// neighbouring invocations store to different banks.
-    fn pitch(&self) -> (u32, u32) {
-        (self.down + 1, self.across + 1)
-    }
-
-    fn slice(&self) -> u32 {
-        let (queries, keys) = self.pitch();
-        (self.depth * (queries + keys)).max(self.values * self.quads)
-    }
-}
-
-/// Returns the places of this invocation's share of `count` items. The last place may be beyond the end.
-fn share<'k>(k: &'k KernelBuilder, count: u32) -> impl Iterator<Item = Value<'k>> {
-    (0..count).step_by(WORKGROUP as usize).map(|first| k.local_index() + first)
-}
-
-/// Stores an item unless its place is beyond the end.
-fn store_shared<'k>(k: &'k KernelBuilder, count: u32, place: Value<'k>, store: impl FnOnce()) {
-    if count.is_multiple_of(WORKGROUP) { store() } else { drop(k.when(place.lt(count), store)) }
-}
-
-/// Combines the values of the invocations that share four rows. Each of them gets the result.
-fn across_rows<'k>(
-    k: &'k KernelBuilder,
-    scratch: Array<'k>,
-    across: u32,
-    value: Value<'k>,
-    combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>,
-) -> Value<'k> {
-    let lane = k.local_index();
-    scratch.store(lane, value);
-    k.barrier();
-    let mut half = across / 2;
-    while half > 0 {
-        k.when((lane % across).lt(half), || {
-            scratch.store(lane, combine(scratch.load(lane), scratch.load(lane + half)));
-        });
-        k.barrier();
-        half /= 2;
-    }
-    let result = scratch.load(lane / across * across);
-    // The memory is reused, so all invocations must have read the result before one writes again.
-    k.barrier();
-    result
-}
-
-fn by_workgroup<'k>(p: &AttentionBlock<'k>, across: u32) {
-    let (k, config) = (p.kernel, &p.config);
-    let tiles = Tiles::new(across, config);
-    let [slice, weights_tile, scratch] =
-        [tiles.slice(), 4 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(config.rows(), length));
-    let lane = k.local_index();
-    let (x, y) = (lane % across, lane / across);
-    let zeros = k.number(config.rows(), 0);
-
-    // Rows beyond the last one repeat it; they are not stored.
-    let rows = [0, 1, 2, 3].map(|r| (p.first_row + y * 4 + r).min(p.rows - 1));
-    let seen = rows.map(|row| p.keys_of_row(row));
-    let (first_seen, count_seen) = (k.vector(&seen.map(|[first, _]| first)), k.vector(&seen.map(|[_, count]| count)));
-    let mask = p.mask.as_ref().map(|mask| (mask, rows.map(|row| p.row_at(mask, row))));
-
-    // The indices of the queries that this invocation loads to workgroup memory.
-    let q_rows: Vec<_> = share(k, tiles.depth * tiles.down)
-        .map(|place| place / tiles.depth)
-        .map(|quad| [0, 1, 2, 3].map(|r| p.row_at(&p.q, (p.first_row + quad * 4 + r).min(p.rows - 1))))
-        .collect();
-
-    let softmax = Softmax::new(k, zeros);
-    let per_lane = tiles.quads.div_ceil(across);
-    let sums: Vec<_> = (0..4 * per_lane).map(|_| k.var(zeros)).collect();
-    let [start, end] = p.keys;
-    let (keys_met, block_keys) = p.loop_bounds(4 * across);
-    k.for_step(0, keys_met, 4 * across, |met| {
-        let first = start + met;
-        let scores = products(p, &tiles, &q_rows, slice, first);
-        let score = |(i, sum): (u32, Var<'k>)| {
-            let key = first + x * 4 + i;
-            let seen = (key.splat(4) - first_seen).lt(count_seen) & key.lt(end).splat(4);
-            let key = key.min(p.seq_kv - 1);
-            let mask =
-                mask.map(|(mask, rows)| mask.elements.gather(&rows.map(|row| row + key * mask.strides.stride(1))));
-            p.score(sum.get(), seen, mask)
-        };
-        let scores: Vec<_> = (0..).zip(scores).map(score).collect();
-        let (weights, rescale) = softmax.add(&scores, |largest| across_rows(k, scratch, across, largest, larger));
-        for (i, &weight) in (0..).zip(&weights) {
-            weights_tile.store((x * 4 + i) * tiles.down + y, weight);
-        }
-        sums.iter().for_each(|sum| sum.set(sum.get() * rescale));
-        k.for_step(0, block_keys(first), tiles.values, |done| {
-            for place in share(k, tiles.values * tiles.quads) {
-                let key = first + done + place / tiles.quads;
-                let row = p.v.row_at(key.min(p.seq_kv - 1));
-                let column = |c| (place % tiles.quads * 4 + c).min(config.columns - 1);
-                store_shared(k, tiles.values * tiles.quads, place, || {
-                    let v = [0, 1, 2, 3].map(|c| row + column(c) * p.v.strides.stride(1));
-                    slice.store(place, key.lt(end).select(p.v.elements.gather(&v), zeros));
-                });
-            }
-            k.barrier();
-            k.for_range(0, tiles.values, |value| {
-                let weight = weights_tile.load((done + value) * tiles.down + y);
-                for (n, sums) in (0..).zip(sums.chunks(4)) {
-                    // Quads beyond the last one repeat it; they are not stored.
-                    let v = slice.load(value * tiles.quads + (x + n * across).min(tiles.quads - 1));
-                    for (c, sum) in (0..).zip(sums) {
-                        sum.set(weight.fma(v.lane(c), sum.get()));
-                    }
+    #[test]
+    fn tiles_take_the_memory_and_the_features_that_they_say() {
+        let mut counts = [0; 2];
+        for config in Attention::samples() {
+            let kernel = KernelConfig::from(config.clone()).generate(Target::VULKAN).unwrap();
+            let required = kernel.requires;
+            assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
+            let kind = match config.tile {
+                AttentionTile::FewRows(few) => {
+                    assert_eq!(kernel.workgroup_memory, few.memory(), "{}", kernel.name);
+                    assert!(required.memory_model && required.subgroups);
+                    0
                 }
-            });
-            k.barrier();
-        });
-    });
-
-    let total = across_rows(k, scratch, across, softmax.total.get(), |a, b| a + b);
-    let largest = softmax.largest.get();
-    for r in 0..4 {
-        let row = p.first_row + y * 4 + r;
-        k.when(row.lt(p.rows) & p.batch.lt(p.batches), || {
-            for (n, quad) in (0..).zip(sums.chunks(4)) {
-                let column = (x + n * across) * 4;
-                let quad: Vec<_> = quad.iter().map(|sum| sum.get().lane(r)).collect();
-                if config.width() == 4 {
-                    k.when(column.lt(config.columns), || p.store(row, column, k.vector(&quad), total.lane(r)));
-                    continue;
+                AttentionTile::MatrixUnits(units) => {
+                    assert_eq!(
+                        kernel.workgroup_memory,
+                        units.memory(config.features, config.columns),
+                        "{}",
+                        kernel.name
+                    );
+                    assert_eq!(required.matrix_units.of(config.dtype), Some(AttentionUnits::UNITS));
+                    assert_eq!(required.matrix_units.reductions, units.reductions);
+                    1
                 }
-                for (c, &sum) in (0..).zip(&quad) {
-                    let column = column + c;
-                    k.when(column.lt(config.columns), || p.store(row, column, sum, total.lane(r)));
-                }
-            }
-            if config.parts {
-                k.when(x.eq(0), || p.store_weight(row, largest.lane(r), total.lane(r)));
-            }
-        });
+                _ => continue,
+            };
+            counts[kind] += 1;
+        }
+        assert_eq!(counts, [3, 9]);
     }
-}
 
-/// Returns the products of an invocation's four rows with its four keys of the block that begins at `first`. Each key
-/// has a vector with the products of the four rows.
-fn products<'k>(
-    p: &AttentionBlock<'k>,
-    tiles: &Tiles,
-    q_rows: &[[Value<'k>; 4]],
-    slice: Array<'k>,
-    first: Value<'k>,
-) -> Vec<Var<'k>> {
-    let (k, features) = (p.kernel, p.config.features);
-    let Tiles { across, down, depth, .. } = *tiles;
-    let (q_pitch, k_pitch) = tiles.pitch();
-    let k_tile = depth * q_pitch;
-    let lane = k.local_index();
-    let (x, y) = (lane % across, lane / across);
-    let sums: Vec<_> = (0..4).map(|_| k.var(k.number(p.config.rows(), 0))).collect();
-    k.for_step(0, features, depth, |start| {
-        // Neighbouring lanes read neighbouring features, of four rows.
-        let load = |operand: &Operand<'k>, feature: Value<'k>, rows: [Value<'k>; 4]| {
-            if features.is_multiple_of(depth) {
-                return operand.load_four(rows, feature);
-            }
-            let elements = operand.load_four(rows, feature.min(features - 1));
-            feature.lt(features).select(elements, k.number(p.config.number(), 0))
-        };
-        for (place, &rows) in share(k, depth * down).zip(q_rows) {
-            store_shared(k, depth * down, place, || {
-                let queries = load(&p.q, start + place % depth, rows) * p.scale;
-                slice.store(place % depth * q_pitch + place / depth, queries);
-            });
-        }
-        for place in share(k, depth * across) {
-            store_shared(k, depth * across, place, || {
-                let keys = [0, 1, 2, 3].map(|i| (first + place / depth * 4 + i).min(p.seq_kv - 1));
-                let keys = load(&p.k, start + place % depth, keys.map(|key| p.k.row_at(key)));
-                slice.store(place % depth * k_pitch + place / depth + k_tile, keys);
-            });
-        }
-        k.barrier();
-        k.for_range(0, depth, |feature| {
-            let queries = slice.load(feature * q_pitch + y);
-            let keys = slice.load(feature * k_pitch + x + k_tile);
-            for (i, sum) in (0..).zip(&sums) {
-                sum.set(queries.fma(keys.lane(i), sum.get()));
-            }
-        });
-        k.barrier();
-    });
-    sums
+    #[test]
+    fn rows_that_a_subgroup_cannot_hold_are_refused() {
+        let fits = |dtype, rows, length, lanes| FewRows::new(dtype, rows, length, lanes).is_some();
+        assert!(fits(DType::F16, [8, 1], 256, 32) && fits(DType::F32, [1, 8], 128, 32));
+        assert!(!fits(DType::F16, [9, 1], 64, 32) && !fits(DType::F16, [3, 3], 64, 32));
+        assert!(!fits(DType::F32, [1, 1], 256, 32) && !fits(DType::F16, [1, 1], 128, 8));
+        assert!(!fits(DType::F16, [1, 0], 64, 32));
+    }
 }

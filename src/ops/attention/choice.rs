@@ -1,0 +1,151 @@
+//! How the work of a call is divided.
+
+use super::{AttentionCall, self_test};
+use crate::base::dtype::DType;
+use crate::base::environment;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::engine::runtime::COUNTERS;
+use crate::kernels::attention::{Attention, AttentionTile, AttentionUnits, FewRows, MAX_COLUMNS};
+use crate::tensor::Tensor;
+use crate::tuning;
+use smallvec::SmallVec;
+
+/// Returns the elements of a run of 16 bytes.
+pub(super) fn run_of(dtype: DType) -> usize {
+    16 / dtype.size_in_bytes()
+}
+
+/// Whether a tensor can be read 16 bytes at a time along its last axis.
+fn is_in_runs(x: &Tensor) -> bool {
+    let (Layout { shape, strides, offset }, run) = (x.layout(), run_of(x.dtype()));
+    let mut others = shape.iter().zip(strides).rev().skip(1);
+    strides.last() == Some(&1)
+        && shape.last().is_some_and(|length| length.is_multiple_of(run))
+        && strides.iter().all(|&stride| stride >= 0)
+        && offset.is_multiple_of(run)
+        && others.all(|(&length, &stride)| length == 1 || stride.unsigned_abs().is_multiple_of(run))
+}
+
+impl AttentionCall<'_> {
+    /// Returns the queries, keys and values, copied if they cannot be read 16 bytes at a time. `None` if all of them
+    /// can.
+    pub(super) fn in_runs(&self) -> Result<Option<[Tensor; 3]>> {
+        let operands = [self.query, self.key, self.value];
+        if operands.into_iter().all(is_in_runs) {
+            return Ok(None);
+        }
+        let [query, key, value] = operands.map(|x| if is_in_runs(x) { Ok(x.clone()) } else { x.copied() });
+        Ok(Some([query?, key?, value?]))
+    }
+
+    /// The rows that share keys and values.
+    fn rows(&self) -> usize {
+        self.heads / self.kv_heads * self.queries
+    }
+
+    pub(super) fn choose_tile(&self) -> AttentionTile {
+        if let Some(few) = self.choose_few_rows() {
+            return AttentionTile::FewRows(few);
+        }
+        if let Some(units) = self.choose_units() {
+            return AttentionTile::MatrixUnits(units);
+        }
+        let rows = self.rows();
+        // 64-bit numbers take twice the workgroup memory and registers.
+        let wide = self.query.dtype().size_in_bytes() == 8;
+        let device = self.query.device();
+        if !device.tuning().attention.workgroup {
+            AttentionTile::Registers { broadcast: device.info().has_eights_of_lanes() }
+        } else if rows <= 4 && !wide {
+            AttentionTile::Workgroup { across: 64 }
+        } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
+            AttentionTile::Workgroup { across: 16 }
+        } else {
+            AttentionTile::Workgroup { across: 8 }
+        }
+    }
+
+    /// Returns how a few rows are divided, if the device can do so and operands can be read 16 bytes at a time. Copying
+    /// keys and values would take longer than the other kernels.
+    fn choose_few_rows(&self) -> Option<FewRows> {
+        let device = self.query.device();
+        let info = device.info();
+        let &[lanes] = &info.limits.subgroup_sizes[..] else { return None };
+        let can = info.features.subgroups && info.features.memory_model && device.tuning().attention.workgroup;
+        let dtype = self.query.dtype();
+        if !can
+            || self.features == 0
+            || dtype.size_in_bytes() > 4
+            || ![self.query, self.key, self.value].into_iter().all(is_in_runs)
+        {
+            return None;
+        }
+        let heads = self.heads / self.kv_heads;
+        let few = FewRows::new(dtype, [heads, self.queries], self.features.max(self.columns), lanes);
+        few.filter(|few| few.memory() <= info.limits.max_workgroup_memory)
+    }
+
+    /// Returns how matrix units compute the result, if the device has them and a self-test has passed.
+    fn choose_units(&self) -> Option<AttentionUnits> {
+        let (device, dtype) = (self.query.device(), self.query.dtype());
+        let info = device.info();
+        let rows = self.rows();
+        let (lengths, run) = ([self.features, self.columns], run_of(dtype));
+        let suits = rows >= AttentionUnits::LEAST_ROWS
+            && lengths.into_iter().all(|n| n > 0 && n <= MAX_COLUMNS && n.is_multiple_of(run));
+        let (features, force) = (&info.features, &environment::settings().force);
+        let reductions = features.matrix_units.reductions && !force.no_reductions;
+        let can = features.matrix_units.multiply(dtype, AttentionUnits::UNITS) && features.subgroups;
+        if !suits || !can || force.no_units {
+            return None;
+        }
+        let fits = |units: &AttentionUnits| {
+            let [features, columns] = lengths.map(|length| length as u32);
+            units.workgroup() <= info.limits.max_workgroup_invocations
+                && units.memory(features, columns) <= info.limits.max_workgroup_memory
+        };
+        let compute_units = tuning::compute_units(info.compute_units);
+        let blocks = |units: &AttentionUnits| {
+            let block = units.rows() as usize;
+            let of_heads = if self.queries >= block {
+                self.heads * self.queries.div_ceil(block)
+            } else {
+                self.kv_heads * rows.div_ceil(block)
+            };
+            self.batch.iter().product::<usize>() * of_heads
+        };
+        let possible: SmallVec<[AttentionUnits; 6]> =
+            AttentionUnits::for_lengths(self.features.max(self.columns), reductions).filter(fits).collect();
+        // Large blocks read keys less often, but small ones may keep more of the device busy.
+        let filling = possible.iter().find(|units| blocks(units) >= compute_units);
+        let units = *filling.or(possible.last())?;
+        let config = Attention {
+            dtype,
+            batch_rank: 1,
+            features: self.features as u32,
+            columns: self.columns as u32,
+            mask: self.config.mask.as_ref().map(Tensor::dtype),
+            softcap: self.config.softcap.is_some(),
+            prologues: Default::default(),
+            tile: AttentionTile::MatrixUnits(units),
+            parts: false,
+            epilogue: None,
+        };
+        self_test::is_trusted(device, &config).then_some(units)
+    }
+
+    /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.
+    pub(super) fn choose_span(&self, tile: AttentionTile, blocks: usize) -> usize {
+        let device = self.query.device();
+        let (units, tuning) = (tuning::compute_units(device.info().compute_units), &device.tuning().attention);
+        let wanted = match tile {
+            AttentionTile::Workgroup { .. } => tuning.parts_per_unit * units,
+            AttentionTile::FewRows(few) => few.workgroups(tuning.subgroups * units).min(COUNTERS),
+            _ => return self.keys,
+        };
+        let block = tile.block().1;
+        let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));
+        self.keys.div_ceil(parts).next_multiple_of(block)
+    }
+}

@@ -1,0 +1,226 @@
+//! The self-test of attention on matrix units. Only the driver knows how lanes hold matrices, and few drivers have been
+//! seen. So each such kernel must attend to known numbers correctly on each device, before it is used for others.
+
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::word::Word;
+use crate::device::Device;
+use crate::engine::launch::Launch;
+use crate::kernels::attention::{Attention, Parameters};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::ops::verdict;
+use crate::tensor::Tensor;
+
+use super::OP;
+
+/// Whether a kernel has computed the attention to known numbers correctly. The test runs once per device; a kernel that
+/// fails is switched off.
+pub(super) fn is_trusted(device: &Device, config: &Attention) -> bool {
+    verdict(device, config, |device, config| {
+        let trial = Trial::new(config);
+        let found = trial.run(device).map_err(|error| error.to_string())?;
+        trial.check(&found)
+    })
+}
+
+/// Attention to numbers that look like random ones. Weights are so uneven that rows have little in common, and a window
+/// makes all rows see other keys.
+struct Trial {
+    config: Attention,
+    queries: usize,
+    keys: usize,
+    /// How far back and ahead a query sees, its own key included.
+    window: i32,
+    ahead: i32,
+}
+
+const CAP: f64 = 5.0;
+
+const Q: usize = 0;
+const K: usize = 1;
+const V: usize = 2;
+const MASK: usize = 3;
+
+impl Trial {
+    /// Returns a trial that fills a block of rows and begins another one, and that takes a few stages of keys.
+    fn new(config: &Attention) -> Trial {
+        let (rows, keys) = config.tile.block();
+        Trial { config: config.clone(), queries: rows + 17, keys: rows.max(2 * keys) + 33, window: 70, ahead: 1 }
+    }
+
+    /// Returns a number from -1 to 1 that the dtypes of attention have.
+    fn number(operand: usize, row: usize, column: usize) -> f64 {
+        // The finalizer of MurmurHash3: without it, rows would be alike but for a shift.
+        let mut mixed = (operand * 0x0100_0000 + row * 1024 + column) as u32;
+        for factor in [0x85eb_ca6b, 0xc2b2_ae35] {
+            mixed = (mixed ^ (mixed >> 16)).wrapping_mul(factor);
+        }
+        f64::from((mixed >> 16) % 129) / 64.0 - 1.0
+    }
+
+    /// Returns an element of the mask: of a truth value, or of a float that is added.
+    fn mask(&self, query: usize, key: usize) -> f64 {
+        let number = Trial::number(MASK, query, key);
+        if self.config.mask.is_some_and(DType::is_float) { number } else { f64::from(number > -0.5) }
+    }
+
+    fn scale(&self) -> f64 {
+        6.0 / f64::from(self.config.features).sqrt()
+    }
+
+    /// Computes the rows with the kernel.
+    fn run(&self, device: &Device) -> Result<Vec<f64>> {
+        let Attention { dtype, features, columns, batch_rank, mask, softcap, .. } = self.config;
+        let matrix = |operand, rows: usize, columns: usize| {
+            let numbers: Vec<f32> =
+                (0..rows * columns).map(|at| Trial::number(operand, at / columns, at % columns) as f32).collect();
+            Tensor::from_vec(numbers, (rows, columns), device)?.to_dtype(dtype)
+        };
+        let [features, columns] = [features, columns].map(|length| length as usize);
+        let mut operands =
+            vec![matrix(Q, self.queries, features)?, matrix(K, self.keys, features)?, matrix(V, self.keys, columns)?];
+        if let Some(dtype) = mask {
+            let places = (0..self.queries).flat_map(|query| (0..self.keys).map(move |key| (query, key)));
+            let numbers: Vec<f32> = places.map(|(query, key)| self.mask(query, key) as f32).collect();
+            operands.push(Tensor::from_vec(numbers, (self.queries, self.keys), device)?.to_dtype(dtype)?);
+        }
+        let place = |group: bool, line: usize| {
+            let before = batch_rank + usize::from(group);
+            let strides = std::iter::repeat_n(0, before).chain([line as isize, 1]).collect();
+            Strided { offset: 0, strides }
+        };
+        let reach = self.keys as i32 - self.queries as i32;
+        let wide = dtype.widened();
+        let parameters = Parameters {
+            queries: self.queries,
+            keys: self.keys,
+            kv_heads: 1,
+            group: 1,
+            forward: reach + self.ahead,
+            backward: reach - self.window + 1,
+            scale: Word::of(self.scale(), wide, OP)?,
+            softcap: softcap.then(|| Word::of(CAP, wide, OP)).transpose()?,
+            span: None,
+            lengths: std::iter::repeat_n(1, batch_rank).collect(),
+            q: place(true, features),
+            k: place(false, features),
+            v: place(false, columns),
+            mask: mask.map(|_| place(true, self.keys)),
+            q_prologue: None,
+            k_prologue: None,
+            v_prologue: None,
+            mask_prologue: None,
+            epilogue: None,
+        };
+        let shape = (self.queries, columns).into();
+        let y = allocate(&shape, wide, device, OP)?;
+        let mut buffers = operands.iter().map(Tensor::buffer).collect::<Result<Vec<_>>>()?;
+        buffers.push(&y);
+        let groups = self.queries.div_ceil(self.config.tile.block().0);
+        let kernel = self.config.clone();
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        let rows = Tensor::from_buffer(y, shape, wide, device).to_vec::<f32>()?;
+        Ok(rows.into_iter().map(f64::from).collect())
+    }
+
+    /// Computes a row by its definition.
+    fn row(&self, query: usize) -> Vec<f64> {
+        let Attention { features, columns, mask, softcap, .. } = self.config;
+        let own = (query + self.keys) as i32 - self.queries as i32;
+        let sees = |key: usize| {
+            let hidden = mask.is_some_and(|dtype| !dtype.is_float() && self.mask(query, key) == 0.0);
+            (1 - self.ahead..self.window).contains(&(own - key as i32)) && !hidden
+        };
+        let weight = |key: usize| {
+            let products = (0..features as usize).map(|i| Trial::number(Q, query, i) * Trial::number(K, key, i));
+            let score = products.sum::<f64>() * self.scale();
+            let score = if softcap { CAP * (score / CAP).tanh() } else { score };
+            (score + if mask.is_some_and(DType::is_float) { self.mask(query, key) } else { 0.0 }).exp()
+        };
+        let weights: Vec<_> = (0..self.keys).filter(|&key| sees(key)).map(|key| (key, weight(key))).collect();
+        let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        let value = |column| weights.iter().map(|&(key, weight)| weight / total * Trial::number(V, key, column)).sum();
+        (0..columns as usize).map(value).collect()
+    }
+
+    /// Compares the rows with the expected ones.
+    fn check(&self, found: &[f64]) -> Result<(), String> {
+        let columns = self.config.columns as usize;
+        if found.len() != self.queries * columns {
+            return Err(format!("{} elements instead of {} x {columns}", found.len(), self.queries));
+        }
+        // Weights are rounded to the dtype. Values are at most 1, so results differ by twice the rounding at most.
+        let bound = if self.config.dtype == DType::F16 { 1.0 / 1024.0 } else { 1.0 / 128.0 };
+        for (query, found) in found.chunks(columns).enumerate() {
+            for (column, (&found, expected)) in found.iter().zip(self.row(query)).enumerate() {
+                let error = (found - expected).abs();
+                if error.is_nan() || error > bound {
+                    return Err(format!(
+                        "row {query}, column {column} of {} queries and {} keys: {found}, not {expected}",
+                        self.queries, self.keys
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::attention::{AttentionTile, AttentionUnits};
+
+    fn trial(dtype: DType, mask: Option<DType>) -> Trial {
+        let tile = AttentionTile::MatrixUnits(AttentionUnits { subgroups: 8, keys: 64, reductions: false });
+        Trial::new(&Attention {
+            dtype,
+            batch_rank: 1,
+            features: 128,
+            columns: 64,
+            mask,
+            softcap: false,
+            prologues: Default::default(),
+            tile,
+            parts: false,
+            epilogue: None,
+        })
+    }
+
+    fn rows(trial: &Trial) -> Vec<f64> {
+        (0..trial.queries).flat_map(|query| trial.row(query)).collect()
+    }
+
+    #[test]
+    fn wrong_rows_are_seen() {
+        for (dtype, mask) in [(DType::F16, None), (DType::BF16, None), (DType::F16, Some(DType::F32))] {
+            let trial = trial(dtype, mask);
+            let (queries, columns) = (trial.queries, trial.config.columns as usize);
+            let right = rows(&trial);
+            assert_eq!(trial.check(&right), Ok(()));
+            let with = |change: &dyn Fn(&mut Trial)| {
+                let mut other = Trial { config: trial.config.clone(), ..trial };
+                change(&mut other);
+                trial.check(&rows(&other)).unwrap_err()
+            };
+            with(&|trial| trial.window += 1);
+            with(&|trial| trial.window = 1000);
+            with(&|trial| trial.ahead = 2);
+            with(&|trial| trial.ahead = 1000);
+            with(&|trial| trial.config.features -= 1);
+            with(&|trial| trial.config.softcap = true);
+            with(&|trial| trial.config.mask = if mask.is_some() { None } else { Some(DType::U8) });
+            // Rows or columns swapped with those a power of two apart.
+            for distance in [1, 2, 4, 8, 16, 32] {
+                let rows =
+                    (0..right.len()).map(|at| right[((at / columns) ^ distance) % queries * columns + at % columns]);
+                assert!(trial.check(&rows.collect::<Vec<_>>()).is_err(), "rows {distance} apart");
+                let columns = (0..right.len()).map(|at| right[at / columns * columns + ((at % columns) ^ distance)]);
+                assert!(trial.check(&columns.collect::<Vec<_>>()).is_err(), "columns {distance} apart");
+            }
+            assert!(trial.check(&right[1..]).is_err());
+            assert!(trial.check(&vec![f64::NAN; right.len()]).is_err());
+        }
+    }
+}
