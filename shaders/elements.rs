@@ -396,11 +396,6 @@ impl<'k> Grid<'k> {
     }
 }
 
-/// Converts a distance from elements to runs of `length` elements, a power of two. The distance may be negative.
-pub fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
-    (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
-}
-
 impl<'k> Strides<'k> {
     pub fn new(offset: Value<'k>, strides: Vec<Value<'k>>) -> Self {
         Strides { offset, strides }

@@ -3,21 +3,21 @@
 use super::fold::{Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
-/// Whether this workgroup is the last one of several to come here, after it has stored something for all of them.
-/// `count` counts those that have come, and becomes 0 again. Invocations share the answer through the first element of
-/// `memory`, which is workgroup memory of words.
-pub(super) fn is_last<'k>(counts: Array<'k>, count: Value<'k>, of: Value<'k>, memory: Array<'k>) -> Value<'k> {
-    let k = count.kernel();
+/// Whether this workgroup is the last one of so many `workgroups` to come here, after it has stored something for all
+/// of them. The element of `counts` at `place` counts those that have come, and becomes 0 again. Invocations share the
+/// answer through the first element of `memory`, which is workgroup memory of words.
+pub(super) fn is_last<'k>(counts: Array<'k>, place: Value<'k>, workgroups: Value<'k>, memory: Array<'k>) -> Value<'k> {
+    let k = place.kernel();
     k.barrier_of_all();
     k.when(k.local_index().eq(0), || {
-        let before = counts.count_for_all(count);
+        let before = counts.count_for_all(place);
         let lanes = memory.element().lanes;
         memory.store(0, if lanes == 1 { before } else { before.splat(lanes) });
-        k.when(before.eq(of - 1), || _ = counts.atomic_exchange(count, 0));
+        k.when(before.eq(workgroups - 1), || _ = counts.atomic_exchange(place, 0));
     });
     k.barrier_of_all();
     let before = memory.load(0);
-    (if memory.element().lanes == 1 { before } else { before.lane(0) }).eq(of - 1)
+    (if memory.element().lanes == 1 { before } else { before.lane(0) }).eq(workgroups - 1)
 }
 
 /// The invocations that work on one row. One invocation alone is for short rows, and for software devices, whose

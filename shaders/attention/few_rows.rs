@@ -2,9 +2,9 @@
 //! bytes at a time, and loaded ahead. Several lanes share a key, and a subgroup takes several keys at a time. The
 //! subgroups of a workgroup share the keys, and so do workgroups: the last one to finish joins the parts, in order.
 
-use super::{AttentionBlock, lowest};
+use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
-use crate::kernels::elements::{Runs, in_runs};
+use crate::kernels::elements::Runs;
 use crate::kernels::workgroup::is_last;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 use std::f64::consts::LOG2_E;
@@ -26,14 +26,12 @@ pub(crate) struct FewRows {
     pub joined: bool,
 }
 
-const FLOATS: Type = Type::vec4(Scalar::F32);
-
 /// Parts that are loaded at a time as they are joined.
 const TOGETHER: u32 = 4;
 
 impl FewRows {
     /// With more rows, sums would not fit the registers.
-    pub const MOST: usize = 8;
+    const MOST: usize = 8;
 
     /// Returns how the rows of some heads and queries are divided. Subgroups have `lanes` lanes. Keys and values have
     /// at most `length` elements. `None` if a subgroup cannot hold a key.
@@ -154,6 +152,8 @@ struct Work<'a, 'k> {
     subgroup: Value<'k>,
     lane: Value<'k>,
     rows: Vec<Row<'k>>,
+    /// Whether the lane has features of a key. `None` if all lanes do.
+    has_features: Option<Value<'k>>,
     sides: [Side<'k>; 2],
     /// For each of several parts: the sums of each row, and its largest power with the sum of the weights.
     sums: Array<'k>,
@@ -172,7 +172,7 @@ impl<'a, 'k> Work<'a, 'k> {
             Side {
                 source: operand.source,
                 first: operand.first / few.per_run + run.min(runs - 1),
-                stride: in_runs(operand.strides.stride(2), few.per_run),
+                stride: operand.strides.stride(2) / few.per_run,
                 next: (0..few.turns()).map(|_| k.var(operand.source.zeros(k))).collect(),
             }
         };
@@ -182,12 +182,9 @@ impl<'a, 'k> Work<'a, 'k> {
             let row = k.u32(i);
             let first = p.row_at(&p.q, row) / few.per_run;
             let query = p.q.source.unpack(p.q.source.load_packed(first + run.min(runs - 1)));
-            let query = query.into_iter().map(|x| {
-                let scaled = x * p.scale * if p.softcap.is_some() { 1.0 } else { LOG2_E };
-                if runs < few.sharing { run.lt(runs).select(scaled, zero) } else { scaled }
-            });
+            let scale = p.scale * if p.softcap.is_some() { 1.0 } else { LOG2_E };
             Row {
-                query: query.collect(),
+                query: query.into_iter().map(|x| x * scale).collect(),
                 seen: p.keys_of_row(row),
                 mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
                 largest: k.var(lowest(k, Type::F32)),
@@ -203,6 +200,7 @@ impl<'a, 'k> Work<'a, 'k> {
             subgroup,
             lane,
             rows: (0..few.rows).map(row).collect(),
+            has_features: (runs < few.sharing).then(|| run.lt(runs)),
             sides: [side(0, config.features), side(1, config.columns)],
             sums: k.workgroup_array(FLOATS, parts * few.quads()),
             states: k.workgroup_array(Type::vec2(Scalar::F32), parts),
@@ -216,7 +214,7 @@ impl<'a, 'k> Work<'a, 'k> {
         (0..self.few.turns()).map(|turn| own + turn * self.few.apart()).collect()
     }
 
-    /// Loads what a step needs. Beyond the last key, it is repeated; no row sees it.
+    /// Loads what a step needs. Beyond the last key, it is loaded again, and counts as zeros.
     fn load(&self, side: &Side<'k>, first: Value<'k>) {
         let last = side.first + (self.p.seq_kv - 1) * side.stride;
         let own = side.first + (first + self.lane / self.few.sharing) * side.stride;
@@ -241,11 +239,12 @@ impl<'a, 'k> Work<'a, 'k> {
             k.subgroup_barrier();
             let weights: Vec<_> =
                 self.rows.iter().zip(scores).map(|(row, scores)| self.weights(row, scores, first)).collect();
-            for (turn, next) in values.next.iter().enumerate() {
-                for (e, value) in values.source.unpack(next.get()).into_iter().enumerate() {
+            for ((next, key), turn) in values.next.iter().zip(self.keys(first)).zip(0..) {
+                let there = key.lt(self.p.seq_kv).select(next.get(), values.source.zeros(k));
+                for (e, value) in values.source.unpack(there).into_iter().enumerate() {
                     for (row, weights) in self.rows.iter().zip(&weights) {
-                        let sum = &row.sums[e];
-                        sum.set(weights[turn].fma(value, sum.get()));
+                        let (sum, weight): (_, Value<'k>) = (&row.sums[e], weights[turn]);
+                        sum.set(weight.fma(value, sum.get()));
                     }
                 }
             }
@@ -260,7 +259,9 @@ impl<'a, 'k> Work<'a, 'k> {
             let key = keys.source.unpack(next.get());
             for (row, scores) in self.rows.iter().zip(&mut scores) {
                 let terms = row.query.iter().zip(&key).skip(1);
-                scores.push(terms.fold(row.query[0] * key[0], |sum, (&q, &key)| q.fma(key, sum)));
+                let sum = terms.fold(row.query[0] * key[0], |sum, (&q, &key)| q.fma(key, sum));
+                // Lanes behind a row have loaded the end of the row.
+                scores.push(self.has_features.map_or(sum, |has| has.select(sum, self.k.f32(0.0))));
             }
         }
         let mut distance = 1;
@@ -389,19 +390,19 @@ impl<'a, 'k> Work<'a, 'k> {
                             let at = place(part.min(p.parts - 1), row);
                             let state = shared.load_of_all(at + quads);
                             // A part that is not there weighs nothing.
-                            let largest = part.lt(p.parts).select(state.lane(0), lowest);
-                            let total = part.lt(p.parts).select(state.lane(1), zero);
-                            (part, largest, total, shared.load_of_all(at + quad))
+                            let is_there = part.lt(p.parts);
+                            let largest = is_there.select(state.lane(0), lowest);
+                            let total = is_there.select(state.lane(1), zero);
+                            (largest, total, is_there.splat(4).select(shared.load_of_all(at + quad), zeros))
                         })
                         .collect();
                     let before = largest.get();
-                    let now = parts.iter().fold(before, |now, (_, largest, ..)| now.larger(*largest));
+                    let now = parts.iter().fold(before, |now, (largest, ..)| now.larger(*largest));
                     let rescale = (before - now).exp2_of_device();
                     let (mut all, mut row) = (total.get() * rescale, sums.get() * rescale.splat(4));
-                    for &(part, largest, total, sums) in &parts {
+                    for &(largest, total, sums) in &parts {
                         let rescale = (largest - now).exp2_of_device();
                         all = rescale.fma(total, all);
-                        let rescale = part.lt(p.parts).select(rescale, zero);
                         row = rescale.splat(4).fma(sums, row);
                     }
                     largest.set(now);

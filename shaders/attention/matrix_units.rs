@@ -8,9 +8,8 @@
 //! its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has instructions
 //! for both (SPV_NV_cooperative_matrix2). Elsewhere, they go through workgroup memory.
 
-use super::{AttentionBlock, lowest};
+use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
-use crate::kernels::elements::in_runs;
 use crate::shader::{
     Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -48,8 +47,6 @@ const SCRATCH: u32 = UNIT * SCRATCH_PITCH;
 /// A row's sums are rescaled once a score is larger than the largest one so far by this power of two. Until then, its
 /// weights are larger than 1, up to 256.
 const SLACK: f64 = 8.0;
-
-const FLOATS: Type = Type::vec4(Scalar::F32);
 
 impl AttentionUnits {
     /// The size of the units' products.
@@ -154,13 +151,17 @@ impl<'k> Side<'k> {
             full: elements / PER_VECTOR,
             units,
             first: operand.first / PER_VECTOR,
-            stride: in_runs(operand.strides.stride(2), PER_VECTOR),
+            stride: operand.strides.stride(2) / PER_VECTOR,
             keys: p.seq_kv,
             alternating: is_values && !units.reductions,
             next: Vec::new(),
         };
         let zero = k.u32(0).splat(4);
-        let offset = |place: Place<'k>| place.row * side.stride + place.vector.min(side.full - 1);
+        // A place that is not there is loaded as well, so it has to be among the stage's keys.
+        let offset = |place: Place<'k>| {
+            let row = place.is_there.map_or(place.row, |_| place.row.min(units.keys - 1));
+            row * side.stride + place.vector.min(side.full - 1)
+        };
         side.next = side.places().map(|place| (k.var(zero), offset(place))).collect();
         side
     }

@@ -126,7 +126,7 @@ impl Attention {
 
     /// Whether workgroups take parts of the keys.
     pub fn has_span(&self) -> bool {
-        self.parts || matches!(self.tile, AttentionTile::FewRows(FewRows { joined: true, .. }))
+        self.parts || self.tile.joins()
     }
 
     /// The length of a row of the output.
@@ -153,6 +153,11 @@ impl AttentionTile {
     /// Whether queries, keys and values are read 16 bytes at a time.
     pub const fn reads_runs(self) -> bool {
         matches!(self, AttentionTile::FewRows(_) | AttentionTile::MatrixUnits(_))
+    }
+
+    /// Whether workgroups share the keys, and the last one joins their parts.
+    pub const fn joins(self) -> bool {
+        matches!(self, AttentionTile::FewRows(FewRows { joined: true, .. }))
     }
 
     /// Whether parts of the keys are stored apart, to be joined by other kernels.
@@ -189,6 +194,8 @@ impl AttentionTile {
 
 /// The most columns that a kernel holds in its registers.
 pub(crate) const MAX_COLUMNS: usize = 256;
+
+const FLOATS: Type = Type::vec4(Scalar::F32);
 
 /// The invocations of a workgroup with tiles in workgroup memory.
 const WORKGROUP: u32 = 64;

@@ -53,21 +53,26 @@ pub(super) fn write<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
     k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
     let [start, end] = p.keys;
     k.for_step(start, end, KEYS, |first| {
-        // Keys beyond the last one repeat it; the row does not see them.
+        // Keys beyond the last one repeat it; the row does not see them, and their values are zeros.
         let keys: Vec<_> = match broadcast {
-            true => vec![(first + k.subgroup_lane()).min(end - 1)],
-            false => (0..KEYS).map(|i| (first + i).min(end - 1)).collect(),
+            true => vec![first + k.subgroup_lane()],
+            false => (0..KEYS).map(|i| first + i).collect(),
         };
+        let there: Vec<_> = keys.iter().map(|key| key.lt(end)).collect();
+        let keys: Vec<_> = keys.iter().map(|key| key.min(end - 1)).collect();
         let [k_rows, v_rows] =
             [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
         // Loads the same element of all keys.
         let load = |operand: &Operand<'k>, rows: &[Value<'k>], column| -> Vec<_> {
-            let loaded: Vec<_> = rows.iter().map(|&row| operand.load(row, column)).collect();
+            rows.iter().map(|&row| operand.load(row, column)).collect()
+        };
+        // Each invocation gets those of all keys.
+        let of_all = |loaded: Vec<Value<'k>>| -> Vec<_> {
             if broadcast { (0..KEYS).map(|lane| loaded[0].subgroup_broadcast(lane)).collect() } else { loaded }
         };
         let products: Vec<Vec<_>> = rows.iter().map(|_| (0..KEYS).map(|_| k.var(zero)).collect()).collect();
         k.for_range(0, features, |feature| {
-            let keys = load(&p.k, &k_rows, feature);
+            let keys = of_all(load(&p.k, &k_rows, feature));
             for (row, sums) in rows.iter().zip(&products) {
                 let q = p.q.load(row.q, feature) * p.scale;
                 keys.iter().zip(sums).for_each(|(&key, sum)| sum.set(q.fma(key, sum.get())));
@@ -79,7 +84,8 @@ pub(super) fn write<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
         };
         let weights: Vec<_> = rows.iter().zip(&products).map(weigh).collect();
         k.for_range(0, columns, |column| {
-            let values = load(&p.v, &v_rows, column);
+            let values = load(&p.v, &v_rows, column).into_iter().zip(&there);
+            let values = of_all(values.map(|(value, there)| there.select(value, zero)).collect());
             for (row, (weights, rescale)) in rows.iter().zip(&weights) {
                 let terms = weights.iter().zip(&values);
                 let before = row.sums.load(column) * *rescale;

@@ -18,8 +18,7 @@
 
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
-use super::{Along, Matmul, Matrix, ProductBlock};
-use crate::kernels::elements::in_runs;
+use super::{Along, Matmul, Matrix, ProductBlock, in_runs};
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };

@@ -243,6 +243,11 @@ impl<'k> Matrix<'k> {
     }
 }
 
+/// Converts a distance from elements to runs of `length` elements, a power of two. The distance may be negative.
+fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
+    (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
+}
+
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
         let Declared { sizes, matrix, epilogue } = config.declare(k);

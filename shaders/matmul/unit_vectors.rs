@@ -2,8 +2,7 @@
 //! a workgroup share the depth, and each loads a step ahead.
 
 use super::fragments::halves;
-use super::{Along, Matmul, Matrix, Output, ProductBlock};
-use crate::kernels::elements::in_runs;
+use super::{Along, Matmul, Matrix, Output, ProductBlock, in_runs};
 use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, UNIT};
 use crate::shader::{Access, Array, KernelBuilder, MatrixType, MatrixVar, Scalar, Type, Value, Var};
 

@@ -1,8 +1,7 @@
 //! Products of a matrix and a few vectors. Memory bandwidth limits them, so the matrix is read once, several contiguous
 //! elements at a time. The members of a workgroup share the depth.
 
-use super::{Along, Matmul, Output, ProductBlock};
-use crate::kernels::elements::in_runs;
+use super::{Along, Matmul, Output, ProductBlock, in_runs};
 use crate::kernels::encoding::{Loader, Width};
 use crate::kernels::workgroup::sum_each;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};

@@ -248,6 +248,9 @@ impl KernelBuilder {
         let addressing = self.target().addressing();
         self.require(|features| features.memory_model = true);
         let state = &mut *self.state.borrow_mut();
+        if !state.is_empty() {
+            self.fail("the memory model is chosen before anything else");
+        }
         state.memory_model = true;
         if self.target().dialect == Dialect::Vulkan {
             state.module.capability(Capability::VulkanMemoryModel);

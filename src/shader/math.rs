@@ -45,7 +45,7 @@ impl<'k> Value<'k> {
     }
 
     /// Two to the power of the value, by the device's own instruction: on Vulkan within `3 + 2 |x|` ulp ("Precision of
-    /// Individual Operations"). For numbers that are then rounded to 16 bits.
+    /// Individual Operations"). Attention weighs keys by it.
     pub(crate) fn exp2_of_device(self) -> Value<'k> {
         self.library(Glsl::Exp2, OpenCl::exp2, &[])
     }

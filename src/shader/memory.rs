@@ -152,6 +152,10 @@ impl<'k> Array<'k> {
     /// [barriers](KernelBuilder::barrier_of_all).
     pub(crate) fn count_for_all(self, index: impl IntoValue<'k>) -> Value<'k> {
         let (kernel, index) = (self.kernel, self.index(index));
+        self.check_writable();
+        if self.element != Type::U32 || !kernel.follows_memory_model() {
+            kernel.fail("workgroups are counted in u32, in kernels that follow Vulkan's memory model");
+        }
         kernel.require(|features| features.atomics = true);
         let semantics = MemorySemantics::ACQUIRE_RELEASE
             | MemorySemantics::UNIFORM_MEMORY

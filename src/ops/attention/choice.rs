@@ -7,9 +7,14 @@ use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::attention::{Attention, AttentionTile, AttentionUnits, FewRows, MAX_COLUMNS};
+use crate::ops::subgroup_lanes;
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
+
+/// The most buffers that attention binds, without those of fused expressions: four operands, the result, the parts of
+/// workgroups and their counts.
+const MOST_BINDINGS: usize = 7;
 
 /// Returns the elements of a run of 16 bytes.
 pub(super) fn run_of(dtype: DType) -> usize {
@@ -37,6 +42,20 @@ impl AttentionCall<'_> {
         }
         let [query, key, value] = operands.map(|x| if is_in_runs(x) { Ok(x.clone()) } else { x.copied() });
         Ok(Some([query?, key?, value?]))
+    }
+
+    /// Whether blocks have rows of one head. On matrix units they do, unless heads are shorter than a block.
+    pub(super) fn has_heads_apart(&self, tile: AttentionTile) -> bool {
+        matches!(tile, AttentionTile::MatrixUnits(_)) && self.queries >= tile.block().0
+    }
+
+    /// Returns the blocks of rows of all heads.
+    pub(super) fn row_blocks(&self, tile: AttentionTile) -> usize {
+        let rows = tile.block().0;
+        match self.has_heads_apart(tile) {
+            true => self.heads * self.queries.div_ceil(rows),
+            false => self.kv_heads * self.rows().div_ceil(rows),
+        }
     }
 
     /// The rows that share keys and values.
@@ -71,8 +90,8 @@ impl AttentionCall<'_> {
     fn choose_few_rows(&self) -> Option<FewRows> {
         let device = self.query.device();
         let info = device.info();
-        let &[lanes] = &info.limits.subgroup_sizes[..] else { return None };
-        let can = info.features.subgroups && info.features.memory_model && device.tuning().attention.workgroup;
+        let lanes = subgroup_lanes(device)?;
+        let can = info.features.memory_model && device.tuning().attention.workgroup;
         let dtype = self.query.dtype();
         if !can
             || self.features == 0
@@ -83,7 +102,14 @@ impl AttentionCall<'_> {
         }
         let heads = self.heads / self.kv_heads;
         let few = FewRows::new(dtype, [heads, self.queries], self.features.max(self.columns), lanes);
-        few.filter(|few| few.memory() <= info.limits.max_workgroup_memory)
+        few.filter(|few| {
+            // Places of keys are computed in 32 bits, also of some behind the last key.
+            let reach = |x: &Tensor| (self.keys + few.step() as usize) * x.strides()[x.rank() - 2].unsigned_abs();
+            few.memory() <= info.limits.max_workgroup_memory
+                && few.workgroup() <= info.limits.max_workgroup_invocations
+                && info.limits.max_bindings as usize >= MOST_BINDINGS
+                && [self.key, self.value].into_iter().all(|x| reach(x) / run_of(dtype) <= u32::MAX as usize)
+        })
     }
 
     /// Returns how matrix units compute the result, if the device has them and a self-test has passed.
@@ -106,19 +132,13 @@ impl AttentionCall<'_> {
                 && units.memory(features, columns) <= info.limits.max_workgroup_memory
         };
         let compute_units = tuning::compute_units(info.compute_units);
-        let blocks = |units: &AttentionUnits| {
-            let block = units.rows() as usize;
-            let of_heads = if self.queries >= block {
-                self.heads * self.queries.div_ceil(block)
-            } else {
-                self.kv_heads * rows.div_ceil(block)
-            };
-            self.batch.iter().product::<usize>() * of_heads
-        };
         let possible: SmallVec<[AttentionUnits; 6]> =
             AttentionUnits::for_lengths(self.features.max(self.columns), reductions).filter(fits).collect();
         // Large blocks read keys less often, but small ones may keep more of the device busy.
-        let filling = possible.iter().find(|units| blocks(units) >= compute_units);
+        let filling = possible.iter().find(|&&units| {
+            let tile = AttentionTile::MatrixUnits(units);
+            self.batch.iter().product::<usize>() * self.row_blocks(tile) >= compute_units
+        });
         let units = *filling.or(possible.last())?;
         let config = Attention {
             dtype,

@@ -103,6 +103,9 @@ impl Tensor {
     /// In memory, the result has the tokens before the heads: `transpose(1, 2)` and a reshape to `(batch, tokens,
     /// heads * d_v)` take no copy.
     ///
+    /// On matrix units (16 or more queries of `f16` or `bf16`), the weights of the values are rounded to that dtype, as
+    /// in FlashAttention.
+    ///
     /// If a query sees no key, its result is zeros. That is so if `false` or minus infinity masks all keys, or if there
     /// are none. Keys that a query does not see may hold anything. The values of these keys must be finite, as they are
     /// multiplied by a weight of 0.
@@ -385,14 +388,13 @@ impl<'a> AttentionCall<'a> {
         }
         let (block_rows, block_keys) = tile.block();
         let group = self.heads / self.kv_heads;
-        // On matrix units, the heads of a group are apart, unless they are short: blocks are of one head.
-        let apart = matches!(tile, AttentionTile::MatrixUnits(_)) && self.queries >= block_rows;
+        let apart = self.has_heads_apart(tile);
         let (kv_heads, rows_of) = if apart { (self.heads, 1) } else { (self.kv_heads, group) };
-        let rows = rows_of * self.queries;
         if apart {
             batch.push(group);
         }
-        let blocks = batch.iter().product::<usize>() * rows.div_ceil(block_rows);
+        let row_blocks = (rows_of * self.queries).div_ceil(block_rows);
+        let blocks = self.batch.iter().product::<usize>() * self.row_blocks(tile);
         let span = self.choose_span(tile, blocks);
         let parts = self.keys.div_ceil(span);
         let tile = tile.joining(parts > 1);
@@ -408,7 +410,7 @@ impl<'a> AttentionCall<'a> {
             parts: parts > 1 && tile.stores_parts(),
             epilogue: None,
         };
-        let reads = [span.div_ceil(block_keys), rows.div_ceil(block_rows) * tile.loads_per_block()];
+        let reads = [span.div_ceil(block_keys), row_blocks * tile.loads_per_block()];
         let (mut config, loaded) = self.load(config, &operands, reads)?;
         let view = |(x, (_, shape)): (&Loaded, &(&Tensor, Shape))| match x.view.shape() == shape {
             true => Ok(x.view.layout().clone()),
@@ -500,7 +502,8 @@ impl<'a> AttentionCall<'a> {
             let reads = broadcast.saturating_mul([reads[0], reads[1], reads[1], 1][i]);
             // The other operands and the result have buffers too.
             let known: usize = loaded.iter().map(|x| x.buffers.len()).sum();
-            let bindings = known + operands.len() - i;
+            let shared = if config.tile.joins() { 2 } else { 0 };
+            let bindings = known + operands.len() - i + shared;
             let in_runs = i < 3 && config.tile.reads_runs();
             let with_prologue = |prologue| {
                 let mut config = config.clone();

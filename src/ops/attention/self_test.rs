@@ -26,6 +26,7 @@ pub(super) fn is_trusted(device: &Device, config: &Attention) -> bool {
 
 /// Attention to numbers that look like random ones. Weights are so uneven that rows have little in common, and a window
 /// makes all rows see other keys.
+#[derive(Clone)]
 struct Trial {
     config: Attention,
     queries: usize,
@@ -33,6 +34,8 @@ struct Trial {
     /// How far back and ahead a query sees, its own key included.
     window: i32,
     ahead: i32,
+    /// The queries, the keys and the values.
+    numbers: [Vec<f64>; 3],
 }
 
 const CAP: f64 = 5.0;
@@ -43,10 +46,18 @@ const V: usize = 2;
 const MASK: usize = 3;
 
 impl Trial {
-    /// Returns a trial that fills a block of rows and begins another one, and that takes a few stages of keys.
+    /// Returns a trial that fills a block of rows and begins another one. All rows of a block see some stages wholly,
+    /// and there are stages before and behind these.
     fn new(config: &Attention) -> Trial {
-        let (rows, keys) = config.tile.block();
-        Trial { config: config.clone(), queries: rows + 17, keys: rows.max(2 * keys) + 33, window: 70, ahead: 1 }
+        let (rows, stage) = config.tile.block();
+        let [features, columns] = [config.features, config.columns].map(|length| length as usize);
+        let window = rows + 3 * stage;
+        let (queries, keys) = (rows + 17, window + rows + 33);
+        let numbers =
+            [(Q, queries, features), (K, keys, features), (V, keys, columns)].map(|(operand, rows, length)| {
+                (0..rows * length).map(|at| Trial::number(operand, at / length, at % length)).collect()
+            });
+        Trial { config: config.clone(), queries, keys, window: window as i32, ahead: 1, numbers }
     }
 
     /// Returns a number from -1 to 1 that the dtypes of attention have.
@@ -66,15 +77,14 @@ impl Trial {
     }
 
     fn scale(&self) -> f64 {
-        6.0 / f64::from(self.config.features).sqrt()
+        -9.0 / f64::from(self.config.features).sqrt()
     }
 
     /// Computes the rows with the kernel.
     fn run(&self, device: &Device) -> Result<Vec<f64>> {
         let Attention { dtype, features, columns, batch_rank, mask, softcap, .. } = self.config;
-        let matrix = |operand, rows: usize, columns: usize| {
-            let numbers: Vec<f32> =
-                (0..rows * columns).map(|at| Trial::number(operand, at / columns, at % columns) as f32).collect();
+        let matrix = |operand: usize, rows: usize, columns: usize| {
+            let numbers: Vec<f32> = self.numbers[operand].iter().map(|&number| number as f32).collect();
             Tensor::from_vec(numbers, (rows, columns), device)?.to_dtype(dtype)
         };
         let [features, columns] = [features, columns].map(|length| length as usize);
@@ -132,16 +142,18 @@ impl Trial {
             let hidden = mask.is_some_and(|dtype| !dtype.is_float() && self.mask(query, key) == 0.0);
             (1 - self.ahead..self.window).contains(&(own - key as i32)) && !hidden
         };
+        let (features, columns) = (features as usize, columns as usize);
+        let [q, k, v] = &self.numbers;
         let weight = |key: usize| {
-            let products = (0..features as usize).map(|i| Trial::number(Q, query, i) * Trial::number(K, key, i));
+            let products = q[query * features..].iter().zip(&k[key * features..]).take(features).map(|(q, k)| q * k);
             let score = products.sum::<f64>() * self.scale();
             let score = if softcap { CAP * (score / CAP).tanh() } else { score };
             (score + if mask.is_some_and(DType::is_float) { self.mask(query, key) } else { 0.0 }).exp()
         };
         let weights: Vec<_> = (0..self.keys).filter(|&key| sees(key)).map(|key| (key, weight(key))).collect();
         let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
-        let value = |column| weights.iter().map(|&(key, weight)| weight / total * Trial::number(V, key, column)).sum();
-        (0..columns as usize).map(value).collect()
+        let value = |column| weights.iter().map(|&(key, weight)| weight / total * v[key * columns + column]).sum();
+        (0..columns).map(value).collect()
     }
 
     /// Compares the rows with the expected ones.
@@ -198,9 +210,12 @@ mod tests {
             let trial = trial(dtype, mask);
             let (queries, columns) = (trial.queries, trial.config.columns as usize);
             let right = rows(&trial);
+            // The keys that all rows of the first block see.
+            let (block, stage) = trial.config.tile.block();
+            assert!(trial.window as usize > block + 2 * stage && trial.keys > trial.window as usize + block);
             assert_eq!(trial.check(&right), Ok(()));
             let with = |change: &dyn Fn(&mut Trial)| {
-                let mut other = Trial { config: trial.config.clone(), ..trial };
+                let mut other = trial.clone();
                 change(&mut other);
                 trial.check(&rows(&other)).unwrap_err()
             };

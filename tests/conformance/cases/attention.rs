@@ -318,11 +318,28 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
     });
     suite.add(OP, format!("{dtype}::not_finite"), move |device| {
         let call = Call { tokens: [6, 40], ..Call::default() };
-        for (place, number) in [(0, f64::NAN), (1, f64::NAN), (2, f64::NAN), (2, f64::INFINITY), (0, f64::INFINITY)] {
+        let infinity = f64::INFINITY;
+        let numbers = [(0, f64::NAN, 3), (1, f64::NAN, 3), (2, f64::NAN, 3), (2, infinity, 3), (0, infinity, 3)];
+        for (place, number, row) in numbers {
             let mut operands = call.operands(dtype, device)?;
             // Replace a number of the second head.
-            operands[place].values[[0, 1, 3, 2]] = number;
+            operands[place].values[[0, 1, row, 2]] = number;
             operands[place].tensor = upload(&operands[place].values, dtype, device)?;
+            call.check_operands(&operands, device)?;
+        }
+        Ok(())
+    });
+    suite.add(OP, format!("{dtype}::few_causal_not_finite"), move |device| {
+        // The last key is infinite, or its value is. The lanes that share it, and those behind it, must not make NaN.
+        let call = Call { tokens: [1, 41], heads: [4, 2], width: [24, 40], causal: true, ..Call::default() };
+        for (place, column) in [(1, 23), (2, 2)] {
+            let mut operands = call.operands(dtype, device)?;
+            operands[place].values[[0, 1, 40, column]] = f64::INFINITY;
+            // The score becomes minus infinity.
+            operands[0].values.mapv_inplace(|x| -x.abs());
+            for operand in &mut operands[..] {
+                operand.tensor = upload(&operand.values, dtype, device)?;
+            }
             call.check_operands(&operands, device)?;
         }
         Ok(())
@@ -390,6 +407,24 @@ fn add_units(suite: &mut Suite, dtype: DType) {
         for heads in [[2, 2], [4, 2]] {
             let call = Call { places, heads, tokens: [19, 70], causal: true, ..base.clone() };
             add_call(suite, &format!("units_{name}_{}", heads[0]), dtype, call);
+        }
+    }
+    for width in [[64, 64], [72, 40], [40, 72]] {
+        for (heads, queries) in [([2, 2], 1), ([8, 2], 1), ([2, 2], 3), ([4, 2], 4)] {
+            let tokens = [queries, 300];
+            let base = Call { width, heads, tokens, causal: true, ..Call::default() };
+            let calls = [
+                ("plain", base.clone()),
+                ("window", Call { window: Some(70), ..base.clone() }),
+                ("softcap", Call { softcap: Some(1.5), scale: Some(-0.4), ..base.clone() }),
+                ("mask", Call { mask: Some((DType::Bool, Over::All)), ..base.clone() }),
+                ("float_mask", Call { mask: Some((dtype, Over::Padding)), ..base.clone() }),
+                ("tokens_first", Call { places: [Place::TokensFirst; 3], ..base }),
+            ];
+            for (name, call) in calls {
+                let (rows, length) = (heads[0] / heads[1] * queries, width[0]);
+                add_call(suite, &format!("few_{name}_{rows}_of_{queries}_{length}"), dtype, call);
+            }
         }
     }
     suite.add(OP, format!("{dtype}::units_unseen_keys"), move |device| {
@@ -651,7 +686,7 @@ pub fn add(suite: &mut Suite) {
             add_sizes(suite, dtype);
             add_settings(suite, dtype);
         }
-        // On devices without units, they would say nothing new.
+        // Only devices with units need them all.
         if dtype.size_in_bytes() == 2 && full_tier() {
             add_units(suite, dtype);
         }
