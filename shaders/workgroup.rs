@@ -3,9 +3,9 @@
 use super::fold::{Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
-/// Whether this workgroup is the last one of so many `workgroups` to come here, after it has stored something for all
-/// of them. The element of `counts` at `place` counts those that have come, and becomes 0 again. Invocations share the
-/// answer through the first element of `memory`, which is workgroup memory of words.
+/// Whether this workgroup is the last of `workgroups` that come here. Each has stored something for all of them before.
+/// The element of `counts` at `place` counts those that have come. The last one sets it to 0 again. The invocations of
+/// a workgroup share the answer through the first element of `memory`, which is workgroup memory of words.
 pub(super) fn is_last<'k>(counts: Array<'k>, place: Value<'k>, workgroups: Value<'k>, memory: Array<'k>) -> Value<'k> {
     let k = place.kernel();
     k.barrier_of_all();

@@ -109,19 +109,12 @@ impl FewRows {
     }
 
     /// The invocations that join the same quad of a row, each for some of the parts.
-    const fn slices(self) -> u32 {
-        let slices = self.workgroup() / (self.rows * self.quads());
-        if slices == 0 {
-            1
-        } else if slices > self.subgroups {
-            self.subgroups
-        } else {
-            slices
-        }
+    fn slices(self) -> u32 {
+        (self.workgroup() / (self.rows * self.quads())).clamp(1, self.subgroups)
     }
 }
 
-/// The state of a row in a lane: the largest power of two so far, the sum of the weights, and the sums of the values in
+/// The state of a row in a lane: the largest exponent so far, the sum of the weights, and the sums of the values in
 /// the lane's columns.
 struct Row<'k> {
     /// The lane's features of the query, multiplied by the scale.
@@ -155,7 +148,7 @@ struct Work<'a, 'k> {
     /// Whether the lane has features of a key. `None` if all lanes do.
     has_features: Option<Value<'k>>,
     sides: [Side<'k>; 2],
-    /// For each of several parts: the sums of each row, and its largest power with the sum of the weights.
+    /// For each of several parts: the sums of each row, and its largest exponent with the sum of the weights.
     sums: Array<'k>,
     states: Array<'k>,
     /// The number of workgroups that were ready before.
@@ -277,20 +270,20 @@ impl<'a, 'k> Work<'a, 'k> {
     /// Adds the weights of a step's keys to a row, and returns them. The row's sums are rescaled.
     fn weights(&self, row: &Row<'k>, scores: Vec<Value<'k>>, first: Value<'k>) -> Vec<Value<'k>> {
         let (p, minus_infinity) = (self.p, self.k.f32(f32::NEG_INFINITY));
-        let power = |(key, score): (Value<'k>, Value<'k>)| {
+        let exponent = |(key, score): (Value<'k>, Value<'k>)| {
             let score = p.softcap.map_or(score, |cap| score.divide(cap).tanh() * cap * LOG2_E);
             let seen = key.lt(p.keys[1]) & (key - row.seen[0]).lt(row.seen[1]);
             let mask = p.mask.as_ref().zip(row.mask).map(|(mask, row)| mask.load(row, key.min(p.seq_kv - 1)));
-            match mask.map(|mask| p.power_of_mask(seen, mask)) {
-                Some((seen, power)) => seen.select(score + power, minus_infinity),
+            match mask.map(|mask| p.exponent_of_mask(seen, mask)) {
+                Some((seen, exponent)) => seen.select(score + exponent, minus_infinity),
                 None => seen.select(score, minus_infinity),
             }
         };
-        let powers: Vec<_> = self.keys(first).into_iter().zip(scores).map(power).collect();
+        let exponents: Vec<_> = self.keys(first).into_iter().zip(scores).map(exponent).collect();
         let before = row.largest.get();
-        let largest = powers.iter().fold(before, |largest, &power| largest.larger(power));
+        let largest = exponents.iter().fold(before, |largest, &exponent| largest.larger(exponent));
         let rescale = (before - largest).exp2_of_device();
-        let weights: Vec<_> = powers.iter().map(|&power| (power - largest).exp2_of_device()).collect();
+        let weights: Vec<_> = exponents.iter().map(|&exponent| (exponent - largest).exp2_of_device()).collect();
         row.largest.set(largest);
         row.total.set(weights.iter().fold(row.total.get() * rescale, |total, &weight| total + weight));
         row.sums.iter().for_each(|sum| sum.set(sum.get() * rescale));

@@ -44,8 +44,8 @@ const LINE: u32 = 4;
 const SCRATCH_PITCH: u32 = LINE + 1;
 const SCRATCH: u32 = UNIT * SCRATCH_PITCH;
 
-/// A row's sums are rescaled once a score is larger than the largest one so far by this power of two. Until then, its
-/// weights are larger than 1, up to 256.
+/// A row's sums are rescaled once an exponent is larger by this than the largest one so far. Until then, weights may be
+/// larger than 1, up to 2^8.
 const SLACK: f64 = 8.0;
 
 impl AttentionUnits {
@@ -87,19 +87,19 @@ impl AttentionUnits {
         self.subgroups * LANES
     }
 
-    /// The bytes of workgroup memory for keys with so many features, and values with so many columns.
+    /// The bytes of workgroup memory. Keys have `features` elements, values `columns`.
     pub const fn memory(self, features: u32, columns: u32) -> u32 {
         16 * (self.keys * (pitch(features) + pitch(columns)) + self.subgroups * SCRATCH)
     }
 }
 
-/// The distance in vectors between rows of so many elements. Zeros fill a row up to whole matrices. One more vector
-/// lets rows begin in different banks.
+/// Returns the distance between rows in workgroup memory, in vectors. Zeros fill a row up to whole matrices. One more
+/// vector lets rows begin in different banks.
 const fn pitch(elements: u32) -> u32 {
     elements.next_multiple_of(UNIT) / PER_VECTOR + 1
 }
 
-/// Keys or values, and the part of workgroup memory that holds those of a stage.
+/// Keys or values. A part of workgroup memory holds those of the current stage.
 struct Side<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
@@ -131,7 +131,7 @@ struct Place<'k> {
 }
 
 impl<'k> Side<'k> {
-    /// `base` is where the part of the memory begins. A row has so many elements.
+    /// The part of the memory begins at `base`. A row has `elements` elements.
     fn new(
         p: &AttentionBlock<'k, Array<'k>>,
         units: AttentionUnits,
@@ -244,11 +244,11 @@ struct Work<'a, 'k> {
     first_row: Value<'k>,
     /// The keys that the lane's row sees: the first one, and their number.
     seen: [Value<'k>; 2],
-    /// The power of two of a score: what products are multiplied by. Not negative.
+    /// What products are multiplied by: weights are powers of two with these exponents. Not negative.
     scale: Value<'k>,
-    /// The largest power so far of the lane's row.
+    /// The largest exponent so far of the lane's row.
     largest: Var<'k>,
-    /// For each row: the largest power so far, the sum of the weights in each column, and the sums of values.
+    /// For each row: the largest exponent so far, the sum of the weights in each column, and the sums of values.
     largest_of_rows: MatrixVar<'k>,
     totals: MatrixVar<'k>,
     sums: Vec<MatrixVar<'k>>,
@@ -362,7 +362,8 @@ impl<'a, 'k> Work<'a, 'k> {
         self.exchanged()
     }
 
-    /// Returns what is added to the powers of 16 keys: minus infinity for keys that a row does not see, else the mask.
+    /// Returns what is added to the exponents of 16 keys: minus infinity for keys that a row does not see, else the
+    /// mask.
     fn bias(&self, first: Value<'k>) -> CooperativeMatrix<'k> {
         let (k, p) = (self.k, self.p);
         let minus_infinity = k.f32(f32::NEG_INFINITY);
@@ -374,7 +375,7 @@ impl<'a, 'k> Work<'a, 'k> {
             let biases = [0, 1, 2, 3].map(|e| {
                 let key = first + self.lane % 2 * 8 + (quad * 4 + e);
                 let seen = (key - self.seen[0]).lt(self.seen[1]);
-                let (seen, bias) = mask.as_ref().map_or((seen, k.f32(0.0)), |mask| p.power_of_mask(seen, mask(key)));
+                let (seen, bias) = mask.as_ref().map_or((seen, k.f32(0.0)), |mask| p.exponent_of_mask(seen, mask(key)));
                 seen.select(bias, minus_infinity).bitcast(Type::U32)
             });
             self.memory.store(place, k.vector(&biases));
@@ -444,10 +445,9 @@ impl<'a, 'k> Work<'a, 'k> {
         let scale = self.bounded(&scores, first);
 
         let largest = k.zero_matrix(c);
-        largest.set(scores[0].get());
         for e in 0..HELD {
-            let all = scores.iter().map(|score| score.element(e));
-            all.reduce(Value::larger).into_iter().for_each(|all| largest.set_element(e, all));
+            let first = scores[0].element(e);
+            largest.set_element(e, scores[1..].iter().fold(first, |most, score| most.larger(score.element(e))));
         }
         self.rescale(largest, scale);
 
@@ -462,8 +462,9 @@ impl<'a, 'k> Work<'a, 'k> {
             self.totals.set_element(e, total);
         }
         for (pair, scores) in (0..).zip(scores.chunks(2)) {
+            let scores = [scores[0], scores[1]];
             let weights = match self.units.reductions {
-                true => [0, 1].map(|i: usize| scores[i].get().factor(a)),
+                true => scores.map(|score| score.get().factor(a)),
                 false => self.exchanged_weights(scores, a),
             };
             for (half, weights) in (0..).zip(weights) {
@@ -494,9 +495,9 @@ impl<'a, 'k> Work<'a, 'k> {
             }
         };
         if !self.units.reductions {
-            let (before, power) = (self.largest.get(), self.across(found.get(), Value::larger) * scale);
-            k.when(power.gt(before + SLACK).subgroup_any(), || {
-                let now = before.larger(power);
+            let (before, exponent) = (self.largest.get(), self.across(found.get(), Value::larger) * scale);
+            k.when(exponent.gt(before + SLACK).subgroup_any(), || {
+                let now = before.larger(exponent);
                 self.largest.set(now);
                 self.largest_of_rows.set(self.spread(now));
                 by(self.spread((before - now).exp2_of_device()));
@@ -504,13 +505,13 @@ impl<'a, 'k> Work<'a, 'k> {
             return;
         }
         found.set(found.get().largest_of_rows());
-        let powers: Vec<_> = (0..HELD).map(|e| found.element(e) * scale).collect();
-        let grows = (0..).zip(&powers).map(|(e, &power)| power.gt(self.largest_of_rows.element(e) + SLACK));
+        let exponents: Vec<_> = (0..HELD).map(|e| found.element(e) * scale).collect();
+        let grows = (0..).zip(&exponents).map(|(e, &exponent)| exponent.gt(self.largest_of_rows.element(e) + SLACK));
         let grows = grows.reduce(|a, b| a | b).unwrap_or(k.bool(false));
         k.when(grows.subgroup_any(), || {
-            for (e, &power) in (0..).zip(&powers) {
+            for (e, &exponent) in (0..).zip(&exponents) {
                 let before = self.largest_of_rows.element(e);
-                let now = before.larger(power);
+                let now = before.larger(exponent);
                 self.largest_of_rows.set_element(e, now);
                 found.set_element(e, (before - now).exp2_of_device());
             }
@@ -518,8 +519,8 @@ impl<'a, 'k> Work<'a, 'k> {
         });
     }
 
-    /// Caps the scores of a stage, and hides those of keys that rows do not see. Returns what they are then to be
-    /// multiplied by.
+    /// Caps the scores of a stage, and hides those of keys that rows do not see. Returns the factor that makes them
+    /// exponents.
     fn bounded(&self, scores: &[MatrixVar<'k>], first: Option<Value<'k>>) -> Value<'k> {
         let (k, p) = (self.k, self.p);
         let masked = p.config.mask.is_some();
@@ -536,7 +537,7 @@ impl<'a, 'k> Work<'a, 'k> {
             }
             None => self.scale,
         };
-        // A mask is added to powers.
+        // A mask is added to exponents.
         let scale = match masked {
             true => {
                 each(&|score| score * scale);
@@ -559,9 +560,8 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     /// Returns the weights of two units of keys as factors, through scratch memory. Keys of both alternate.
-    fn exchanged_weights(&self, scores: &[MatrixVar<'k>], ty: MatrixType) -> [CooperativeMatrix<'k>; 2] {
+    fn exchanged_weights(&self, [a, b]: [MatrixVar<'k>; 2], ty: MatrixType) -> [CooperativeMatrix<'k>; 2] {
         let k = self.k;
-        let [a, b] = scores else { unreachable!("stages have pairs of units") };
         let words = k.zero_matrix(self.types[2]);
         for e in 0..HELD {
             let word = match ty.dtype {

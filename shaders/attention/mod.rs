@@ -147,9 +147,7 @@ impl AttentionTile {
             AttentionTile::MatrixUnits(units) => (units.rows() as usize, units.keys as usize),
         }
     }
-}
 
-impl AttentionTile {
     /// Whether queries, keys and values are read 16 bytes at a time.
     pub const fn reads_runs(self) -> bool {
         matches!(self, AttentionTile::FewRows(_) | AttentionTile::MatrixUnits(_))
@@ -418,15 +416,16 @@ impl<'k, S> AttentionBlock<'k, S> {
         }
     }
 
-    /// Returns whether a row sees a key, given the mask's element, and what that adds to the power of two of the score.
-    fn power_of_mask(&self, seen: Value<'k>, mask: Value<'k>) -> (Value<'k>, Value<'k>) {
+    /// Returns whether a row sees a key, given the mask's element, and what that adds to the exponent of two that the
+    /// key's weight has.
+    fn exponent_of_mask(&self, seen: Value<'k>, mask: Value<'k>) -> (Value<'k>, Value<'k>) {
         if !mask.ty().is_float() {
             return (seen & mask.ne(0), self.kernel.f32(0.0));
         }
         let (mask, lowest) = (mask.convert(Scalar::F32), lowest(self.kernel, Type::F32));
-        let power = mask * LOG2_E;
+        let exponent = mask * LOG2_E;
         // What is finite stays so.
-        (seen, (power.lt(lowest) & mask.ge(lowest)).select(lowest, power))
+        (seen, (exponent.lt(lowest) & mask.ge(lowest)).select(lowest, exponent))
     }
 
     /// Stores a column of a row, or four columns from there on: sums divided by the total of the weights. If the row

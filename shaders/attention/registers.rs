@@ -66,7 +66,7 @@ pub(super) fn write<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
         let load = |operand: &Operand<'k>, rows: &[Value<'k>], column| -> Vec<_> {
             rows.iter().map(|&row| operand.load(row, column)).collect()
         };
-        // Each invocation gets those of all keys.
+        // Hands the elements of all keys to each invocation.
         let of_all = |loaded: Vec<Value<'k>>| -> Vec<_> {
             if broadcast { (0..KEYS).map(|lane| loaded[0].subgroup_broadcast(lane)).collect() } else { loaded }
         };

@@ -152,9 +152,7 @@ impl<'k> CooperativeMatrix<'k> {
         let id = kernel.emit_id(Op::CooperativeMatrixMulAddKHR, ty, operands);
         CooperativeMatrix { kernel, id, ty: c.ty }
     }
-}
 
-impl<'k> CooperativeMatrix<'k> {
     /// Multiplies each element of a matrix of floats by the one in the same place of another.
     pub(crate) fn times(self, factors: CooperativeMatrix<'k>) -> CooperativeMatrix<'k> {
         let (kernel, ty) = (self.kernel, self.ty);

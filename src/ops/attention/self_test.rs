@@ -210,7 +210,7 @@ mod tests {
             let trial = trial(dtype, mask);
             let (queries, columns) = (trial.queries, trial.config.columns as usize);
             let right = rows(&trial);
-            // The keys that all rows of the first block see.
+            // All rows of the first block see more than two stages, and there are keys before and behind.
             let (block, stage) = trial.config.tile.block();
             assert!(trial.window as usize > block + 2 * stage && trial.keys > trial.window as usize + block);
             assert_eq!(trial.check(&right), Ok(()));
