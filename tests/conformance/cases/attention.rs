@@ -329,6 +329,14 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         }
         Ok(())
     });
+    if dtype != DType::F64 {
+        // So few key heads that workgroups share the keys, even with two compute units. The second rows are so short
+        // that subgroups of eight lanes take two keys side by side.
+        for (name, heads, width) in [("one", [1, 1], [40, 24]), ("four", [4, 1], [24, 16])] {
+            let call = Call { batch: 1, heads, tokens: [1, 301], width, causal: true, ..Call::default() };
+            add_call(suite, &format!("few_causal_joined_{name}"), dtype, call);
+        }
+    }
     suite.add(OP, format!("{dtype}::few_causal_not_finite"), move |device| {
         // The last key is infinite, or its value is. The lanes that share it, and those behind it, must not make NaN.
         let call = Call { tokens: [1, 41], heads: [4, 2], width: [24, 40], causal: true, ..Call::default() };
