@@ -137,8 +137,8 @@ def execute(run: Run, environment: dict) -> list[str]:
             name = line.split(" ... ")[0]
             unmatched = {part for part in unmatched if part not in name}
         # Failed tests, what a panic says in the line after its place, and what cargo says of the programs.
-        panics = " panicked at " in line
-        if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic:
+        panics, crashed = " panicked at " in line, "(signal: " in line
+        if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic or crashed:
             failures.append(line.rstrip())
         in_panic = panics
     if process.wait() == 0:
