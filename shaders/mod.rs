@@ -7,6 +7,7 @@ pub(crate) mod epilogue;
 pub(crate) mod expr;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
+pub(crate) mod pages;
 pub(crate) mod parameters;
 pub(crate) mod prologue;
 pub(crate) mod rows;
@@ -174,6 +175,7 @@ families! {
     attention: Attention;
     block_planes: BlockPlanes;
     block_product: BlockProduct;
+    cache_append: CacheAppend;
     cat: Cat;
     compact: Compact;
     conv: Conv;

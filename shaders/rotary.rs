@@ -19,6 +19,33 @@ pub(crate) enum Pairs {
     Neighbours,
 }
 
+impl Pairs {
+    /// Returns a feature of a row whose first features form `pairs` pairs, after their rotation. `load_x` loads a
+    /// feature, `load_turn` the cosine and the sine for a pair.
+    pub fn rotated<'k>(
+        self,
+        feature: Value<'k>,
+        pairs: Value<'k>,
+        load_x: impl Fn(Value<'k>) -> Value<'k>,
+        load_turn: impl Fn(Value<'k>) -> [Value<'k>; 2],
+    ) -> Value<'k> {
+        let turned = feature.lt(pairs * 2);
+        // The pair, whether this is its second feature, and the other feature.
+        let (pair, second, other) = match self {
+            Pairs::Halves => {
+                let second = feature.ge(pairs);
+                let pair = second.select(feature - pairs, feature);
+                (pair, second, second.select(pair, feature + pairs))
+            }
+            Pairs::Neighbours => (feature >> 1, (feature & 1).eq(1), feature ^ 1),
+        };
+        let [this, other] = [feature, turned.select(other, feature)].map(load_x);
+        let [cos, sin] = load_turn(pair.min(pairs - 1)).map(|number| number.convert(this.ty().scalar));
+        let sin = second.select(sin, -sin);
+        turned.select(this.fma(cos, other * sin), this)
+    }
+}
+
 /// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. Features after the last pair do not change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rotary {
@@ -68,23 +95,9 @@ impl Family for Rotary {
                 let place = (first + lane).min(count - 1);
                 let (row, feature) = (lengths.coordinates(place / features), place % features);
                 let at = |strides: &Strides<'k>, last: Value<'k>| strides.at(&[&row[..], &[last]].concat());
-                let turned = feature.lt(pairs * 2);
-                // The pair, whether this is its second feature, and the other feature.
-                let (pair, second, other) = match self.pairs {
-                    Pairs::Halves => {
-                        let second = feature.ge(pairs);
-                        let pair = second.select(feature - pairs, feature);
-                        (pair, second, second.select(pair, feature + pairs))
-                    }
-                    Pairs::Neighbours => (feature >> 1, (feature & 1).eq(1), feature ^ 1),
-                };
-                let pair = pair.min(pairs - 1);
-                let other = turned.select(other, feature);
-                let [this, other] = [feature, other].map(|feature| x.load(at(&x_at, feature)));
-                let [cos, sin] = [cos.load(at(&cos_at, pair)), sin.load(at(&sin_at, pair))]
-                    .map(|number| number.convert(this.ty().scalar));
-                let sin = second.select(sin, -sin);
-                turned.select(this.fma(cos, other * sin), this)
+                let load_x = |feature| x.load(at(&x_at, feature));
+                let load_turn = |pair| [cos.load(at(&cos_at, pair)), sin.load(at(&sin_at, pair))];
+                self.pairs.rotated(feature, pairs, load_x, load_turn)
             });
             y.store(k, quad, k.vector(&lanes));
         });

@@ -5,6 +5,7 @@
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
 use crate::kernels::elements::Runs;
+use crate::kernels::pages::PAGE;
 use crate::kernels::workgroup::is_last;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 use std::f64::consts::LOG2_E;
@@ -95,7 +96,7 @@ impl FewRows {
     }
 
     /// The keys of a subgroup's step, and of a workgroup's.
-    const fn own_step(self) -> u32 {
+    pub const fn own_step(self) -> u32 {
         self.apart() * self.turns()
     }
 
@@ -131,9 +132,11 @@ struct Row<'k> {
 /// Keys or values, and what has been loaded of them for the next step.
 struct Side<'k> {
     source: Runs<'k>,
-    /// Where the first key's run of this lane begins, and the distance between keys, in runs.
+    /// Where the first key's run of this lane begins, and the distance between keys, in runs. If there are pages, also
+    /// the distance between pages.
     first: Value<'k>,
     stride: Value<'k>,
+    page_stride: Option<Value<'k>>,
     next: Vec<Var<'k>>,
 }
 
@@ -148,6 +151,8 @@ struct Work<'a, 'k> {
     /// Whether the lane has features of a key. `None` if all lanes do.
     has_features: Option<Value<'k>>,
     sides: [Side<'k>; 2],
+    /// The page of the keys that are loaded next.
+    page: Option<Var<'k>>,
     /// For each of several parts: the sums of each row, and its largest exponent with the sum of the weights.
     sums: Array<'k>,
     states: Array<'k>,
@@ -166,6 +171,7 @@ impl<'a, 'k> Work<'a, 'k> {
                 source: operand.source,
                 first: operand.first / few.per_run + run.min(runs - 1),
                 stride: operand.strides.stride(2) / few.per_run,
+                page_stride: operand.pages.map(|_| operand.strides.stride(3) / few.per_run),
                 next: (0..few.turns()).map(|_| k.var(operand.source.zeros(k))).collect(),
             }
         };
@@ -195,6 +201,7 @@ impl<'a, 'k> Work<'a, 'k> {
             rows: (0..few.rows).map(row).collect(),
             has_features: (runs < few.sharing).then(|| run.lt(runs)),
             sides: [side(0, config.features), side(1, config.columns)],
+            page: p.k.pages.map(|_| k.var(k.u32(0))),
             sums: k.workgroup_array(FLOATS, parts * few.quads()),
             states: k.workgroup_array(Type::vec2(Scalar::F32), parts),
             ready: k.workgroup_array(Type::U32, 1),
@@ -207,14 +214,31 @@ impl<'a, 'k> Work<'a, 'k> {
         (0..self.few.turns()).map(|turn| own + turn * self.few.apart()).collect()
     }
 
-    /// Loads what a step needs. Beyond the last key, it is loaded again, and counts as zeros.
-    fn load(&self, side: &Side<'k>, first: Value<'k>) {
-        let last = side.first + (self.p.seq_kv - 1) * side.stride;
-        let own = side.first + (first + self.lane / self.few.sharing) * side.stride;
-        for (next, turn) in side.next.iter().zip(0..) {
-            let run = own + side.stride * (turn * self.few.apart());
-            next.set(side.source.load_packed(run.min(last)));
+    /// Looks up the page of the step that begins at a key, before its keys are loaded. Behind the last page, that is
+    /// the last one.
+    fn find_page(&self, first: Value<'k>) {
+        if let Some((page, pages)) = self.page.as_ref().zip(self.p.k.pages) {
+            page.set(pages.page_of(first.min(self.p.seq_kv - 1)));
         }
+    }
+
+    /// Loads what a step needs. Beyond the last key, the last one is loaded again, or what the page holds there. It
+    /// counts as zeros.
+    fn load(&self, side: &Side<'k>, first: Value<'k>) {
+        let apart = side.stride * self.few.apart();
+        let own = self.lane / self.few.sharing;
+        let runs: Vec<_> = match self.page.as_ref().zip(side.page_stride) {
+            Some((page, page_stride)) => {
+                let own = side.first + page.get() * page_stride + (first % PAGE + own) * side.stride;
+                (0..self.few.turns()).map(|turn| own + apart * turn).collect()
+            }
+            None => {
+                let last = side.first + (self.p.seq_kv - 1) * side.stride;
+                let own = side.first + (first + own) * side.stride;
+                (0..self.few.turns()).map(|turn| (own + apart * turn).min(last)).collect()
+            }
+        };
+        side.next.iter().zip(runs).for_each(|(next, run)| next.set(side.source.load_packed(run)));
     }
 
     /// Goes through the keys of this part. While a step is computed, the next one is loaded.
@@ -222,7 +246,9 @@ impl<'a, 'k> Work<'a, 'k> {
         let (k, few, [start, end]) = (self.k, self.few, self.p.keys);
         let count = end.max(start) - start;
         let first = start + self.subgroup * few.own_step();
+        self.find_page(first);
         self.sides.iter().for_each(|side| self.load(side, first));
+        self.find_page(first + few.step());
         k.for_rolled(self.subgroup * few.own_step(), count, few.step(), |met| {
             let first = start + met;
             let [keys, values] = &self.sides;
@@ -242,6 +268,7 @@ impl<'a, 'k> Work<'a, 'k> {
                 }
             }
             self.load(values, first + few.step());
+            self.find_page(first + 2 * few.step());
         });
     }
 

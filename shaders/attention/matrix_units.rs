@@ -10,6 +10,7 @@
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
+use crate::kernels::pages::{PAGE, Pages};
 use crate::shader::{
     Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -111,9 +112,11 @@ struct Side<'k> {
     vectors: u32,
     full: u32,
     units: AttentionUnits,
-    /// Where the first key's row begins, and the distance between rows, in vectors.
+    /// Where the first key's row begins, and the distance between rows, in vectors. If there are pages, also the
+    /// pages, and the distance between them.
     first: Value<'k>,
     stride: Value<'k>,
+    pages: Option<(Pages<'k>, Value<'k>)>,
     /// The number of keys.
     keys: Value<'k>,
     /// Whether keys of two units alternate, as their weights do.
@@ -152,6 +155,7 @@ impl<'k> Side<'k> {
             units,
             first: operand.first / PER_VECTOR,
             stride: operand.strides.stride(2) / PER_VECTOR,
+            pages: operand.pages.map(|pages| (pages, operand.strides.stride(3) / PER_VECTOR)),
             keys: p.seq_kv,
             alternating: is_values && !units.reductions,
             next: Vec::new(),
@@ -181,9 +185,17 @@ impl<'k> Side<'k> {
         })
     }
 
+    /// Returns where the row of a key begins.
+    fn row_at(&self, key: Value<'k>) -> Value<'k> {
+        match self.pages {
+            Some((pages, stride)) => self.first + pages.page_of(key) * stride + key % PAGE * self.stride,
+            None => self.first + key * self.stride,
+        }
+    }
+
     /// Loads this invocation's vectors of the stage that begins at a key. All of its keys are there.
     fn load(&self, first: Value<'k>) {
-        let start = self.first + first * self.stride;
+        let start = self.row_at(first);
         for ((next, offset), place) in self.next.iter().zip(self.places()) {
             next.set(self.padded(&place, self.buffer.load(start + *offset)));
         }
@@ -193,7 +205,7 @@ impl<'k> Side<'k> {
     fn load_last(&self, first: Value<'k>) {
         for ((next, _), place) in self.next.iter().zip(self.places()) {
             let key = first + place.row;
-            let row = self.first + key.min(self.keys - 1) * self.stride;
+            let row = self.row_at(key.min(self.keys - 1));
             let loaded = self.padded(&place, self.buffer.load(row + place.vector.min(self.full - 1)));
             next.set(key.lt(self.keys).select(loaded, loaded.literal(0)));
         }

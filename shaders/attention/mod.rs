@@ -10,6 +10,7 @@ mod workgroup;
 
 use super::elements::{Runs, Strides};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
+use super::pages::{PAGE, PageTable, Pages};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
 use super::{Family, Units, volume};
@@ -56,6 +57,9 @@ pub(crate) struct Attention {
     /// The dtype of the mask, if there is one. A float mask is added to the scores. In an integer mask, 0 hides a key.
     pub mask: Option<DType>,
     pub softcap: bool,
+    /// Whether keys and values lie in the pages of a cache. The first batch axis has its sequences, and their lengths
+    /// are known to the device alone.
+    pub paged: bool,
     /// The expressions of the queries, the keys, the values and the mask.
     pub prologues: [Option<Box<Prologue>>; 4],
     pub tile: AttentionTile,
@@ -72,12 +76,13 @@ parameters! {
     device: Declared;
     /// The length of the queries' axis.
     queries: Size,
-    /// The length of the keys' axis.
+    /// The length of the keys' axis. If keys lie in pages, the most keys of a sequence.
     keys: Size,
     /// The number of heads of the keys, the last batch axis.
     kv_heads: Size,
     /// The number of query heads that share keys and values.
     group: Size,
+    /// If keys lie in pages, both reaches count from the key at which a query stands.
     forward: Signed,
     backward: Signed,
     scale: Float = Float(config.dtype),
@@ -85,14 +90,15 @@ parameters! {
     softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
     /// The keys per part.
     span: Option<Size> = config.has_span().then_some(Size),
+    pages: Option<PageTable> = config.paged.then_some(PageTable),
     /// The lengths of the batch axes.
     lengths: Lengths = Lengths(config.batch_rank),
     /// Along the batch axes, the group and the matrix.
     q: View = View(config.batch_rank + 3),
-    /// Along the batch axes and the matrix.
-    k: View = View(config.batch_rank + 2),
-    /// Along the batch axes and the matrix.
-    v: View = View(config.batch_rank + 2),
+    /// Along the batch axes, the pages if there are any, and the matrix.
+    k: View = View(config.batch_rank + 2 + usize::from(config.paged)),
+    /// Along the same.
+    v: View = View(config.batch_rank + 2 + usize::from(config.paged)),
     /// Along the batch axes, the group and the matrix.
     mask: Option<View> = config.mask.map(|_| View(config.batch_rank + 3)),
     q_prologue: Option<Prologue> => config.prologues[0].as_deref(),
@@ -151,6 +157,17 @@ impl AttentionTile {
     /// Whether queries, keys and values are read 16 bytes at a time.
     pub const fn reads_runs(self) -> bool {
         matches!(self, AttentionTile::FewRows(_) | AttentionTile::MatrixUnits(_))
+    }
+
+    /// Returns the first of the keys that are loaded together with a key. They lie in one page.
+    fn aligned(self, key: Value<'_>) -> Value<'_> {
+        let together = match self {
+            AttentionTile::Registers { .. } | AttentionTile::Workgroup { .. } => return key,
+            AttentionTile::FewRows(few) => few.own_step(),
+            AttentionTile::MatrixUnits(units) => units.keys,
+        };
+        debug_assert!(PAGE.is_multiple_of(together));
+        key / together * together
     }
 
     /// Whether workgroups share the keys, and the last one joins their parts.
@@ -234,6 +251,8 @@ struct AttentionBlock<'k, S = Reader<'k>> {
     parts: Value<'k>,
     /// The keys per part.
     span: Option<Value<'k>>,
+    /// The most keys of a part of any sequence, if keys lie in pages.
+    most: Option<Value<'k>>,
     /// The start and end of the keys that the block's rows see in this part.
     keys: [Value<'k>; 2],
 }
@@ -243,12 +262,18 @@ struct Operand<'k, S = Reader<'k>> {
     source: S,
     first: Value<'k>,
     strides: Strides<'k>,
+    /// Where the keys or values are, unless they are one behind the other.
+    pages: Option<Pages<'k>>,
 }
 
 impl<'k, S> Operand<'k, S> {
     /// Returns the index where the row of a key or value begins.
     fn row_at(&self, key: Value<'k>) -> Value<'k> {
-        self.first + key * self.strides.stride(2)
+        let stride = self.strides.stride(2);
+        match self.pages {
+            Some(pages) => self.first + pages.page_of(key) * self.strides.stride(3) + key % PAGE * stride,
+            None => self.first + key * stride,
+        }
     }
 }
 
@@ -272,13 +297,14 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, epilogue, .. } = parameters;
-        let grid = parameters.lengths;
+        let Declared { scale, softcap, span, epilogue, ref pages, .. } = parameters;
+        let grid = &parameters.lengths;
         // Divisions by 1 take no time.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
         let seq_q = if is_step { kernel.u32(1) } else { seq_q };
         let rows = group * seq_q;
         let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
+        let most = config.paged.then(|| span.map_or(seq_kv, |span| span.min(seq_kv)));
         let block_rows = kernel.u32(config.tile.block().0 as u32);
         let down = (rows + block_rows - 1) / block_rows;
         let block = kernel.group_index();
@@ -295,17 +321,28 @@ impl<'k, S> AttentionBlock<'k, S> {
         };
         let first_row = row_block * block_rows;
         let coordinates = grid.coordinates(batch.min(batches - 1));
+        let pages = pages.as_ref().map(|pages| Pages::new(kernel, pages, coordinates[0]));
+        let seq_kv = pages.map_or(seq_kv, |pages| pages.length);
+        // The last query stands at the last key.
+        let from_end = |reach: Value<'k>| reach + (seq_kv - seq_q).convert(Scalar::I32);
+        let reaches = [forward, backward];
+        let [forward, backward] = if config.paged { reaches.map(from_end) } else { reaches };
+        // The workgroups of a sequence share its keys evenly, in whole blocks.
+        let block_keys = config.tile.block().1 as u32;
+        let evenly = |_| (seq_kv + parts * block_keys - 1) / (parts * block_keys) * block_keys;
+        let span = if config.paged { span.map(evenly) } else { span };
 
         let prologues = [parameters.q_prologue, parameters.k_prologue, parameters.v_prologue, parameters.mask_prologue];
         let mut prologues = config.prologues.iter().zip(prologues).map(|(config, at)| config.as_deref().zip(at));
         let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)].map(|(name, strides)| {
             let source = source(name, prologues.next().flatten());
-            Operand { source, first: strides.at(&coordinates), strides }
+            Operand { source, first: strides.at(&coordinates), strides, pages }
         });
         let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| Operand {
             source: Reader::new(kernel, "mask", dtype, prologues.next().flatten()),
             first: strides.at(&coordinates),
             strides,
+            pages: None,
         });
         let epilogue = config.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(kernel, config.stored(), config.width(), epilogue, None);
@@ -333,6 +370,7 @@ impl<'k, S> AttentionBlock<'k, S> {
             part,
             parts,
             span,
+            most,
             keys,
         };
         problem.keys = problem.keys_of_block(block_rows);
@@ -363,10 +401,11 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn keys_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
         let [lowest, highest] = self.queries_of_block(block_rows);
         let (start, end) = (self.seen(lowest, self.backward), self.seen(highest, self.forward));
-        match self.span {
+        let [start, end] = match self.span {
             Some(span) => [start.max(self.part * span), end.min((self.part + 1) * span)],
             None => [start, end],
-        }
+        };
+        [if self.config.paged { self.config.tile.aligned(start) } else { start }, end]
     }
 
     /// Returns the number of keys that a workgroup goes through in blocks of `block`. Also returns a function: the
@@ -383,6 +422,9 @@ impl<'k, S> AttentionBlock<'k, S> {
 
     /// Returns the most keys that the rows of any block see, from parameters alone.
     fn most_keys(&self) -> Value<'k> {
+        if let Some(most) = self.most {
+            return most;
+        }
         let rows = self.config.tile.block().0 as u32;
         // A block may have the last queries of a head and the first ones of the next.
         let one_head = (self.seq_q % rows).eq(0) | self.seq_q.le(rows);
@@ -521,12 +563,13 @@ impl Family for Attention {
         let mask = self.mask.map_or(String::new(), |dtype| format!(", {dtype} mask"));
         let softcap = if self.softcap { ", softcap" } else { "" };
         let parts = if self.parts { ", parts" } else { "" };
+        let paged = if self.paged { ", pages" } else { "" };
         let (features, columns) = (self.features, self.columns);
         let operands = ["q", "k", "v", "mask"].into_iter().zip(&self.prologues);
         let computed = operands.filter_map(|(name, x)| Some(format!(", {name} = {}", x.as_ref()?.expr.describe())));
         let computed: String = computed.collect();
         let (dtype, tile) = (self.dtype, self.tile.name());
-        let name = format!("attention({dtype}, {features} x {columns}, {tile}{mask}{softcap}{parts}{computed})");
+        let name = format!("attention({dtype}, {features} x {columns}, {tile}{mask}{softcap}{parts}{paged}{computed})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -571,6 +614,7 @@ impl Family for Attention {
             columns: 64,
             mask: None,
             softcap: false,
+            paged: false,
             prologues: Default::default(),
             tile,
             parts: tile == AttentionTile::Workgroup { across: 64 },
@@ -584,17 +628,17 @@ impl Family for Attention {
             ..samples[i].clone()
         }));
         samples.extend([0, 2].map(|i| samples[i].with_epilogue(epilogue::sample())));
-        samples.extend(FewRows::samples().into_iter().map(|(dtype, few, [features, columns])| Attention {
-            dtype,
-            features,
-            columns,
-            ..sample(AttentionTile::FewRows(few))
+        samples.extend([0, 2, 3].map(|i| Attention { paged: true, batch_rank: 2, ..samples[i].clone() }));
+        samples.extend(FewRows::samples().into_iter().flat_map(|(dtype, few, [features, columns])| {
+            let plain = Attention { dtype, features, columns, ..sample(AttentionTile::FewRows(few)) };
+            [Attention { paged: true, batch_rank: 2, ..plain.clone() }, plain]
         }));
         samples.extend(AttentionUnits::samples().into_iter().flat_map(|(dtype, units, [features, columns])| {
             let tile = AttentionTile::MatrixUnits(units);
             let plain = Attention { dtype, features, columns, ..sample(tile) };
             let masked = Attention { mask: Some(DType::U8), softcap: true, ..plain.clone() };
-            [plain.with_epilogue(epilogue::sample()), masked, plain]
+            let paged = Attention { paged: true, batch_rank: 3, ..plain.clone() };
+            [plain.with_epilogue(epilogue::sample()), masked, paged, plain]
         }));
         samples
     }
@@ -634,7 +678,7 @@ mod tests {
             };
             counts[kind] += 1;
         }
-        assert_eq!(counts, [3, 9]);
+        assert_eq!(counts, [6, 12]);
     }
 
     #[test]

@@ -54,7 +54,12 @@ pub(crate) struct Captured {
     pub kernels: Vec<Arc<OwnKernel>>,
     /// Kernels that are taken to be right until they have been tested.
     pub trials: Vec<Trial>,
+    /// What must hold before each run, by the address of what it is about.
+    pub requirements: FxHashMap<usize, Requirement>,
 }
+
+/// Fails if a program must not run now.
+pub(crate) type Requirement = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// A self-test of a kernel that is put off, and where its verdict goes.
 pub(crate) struct Trial {
@@ -212,6 +217,11 @@ impl Capture {
         if !trials.iter().any(|known| Arc::ptr_eq(&known.verdict, &trial.verdict)) {
             trials.push(trial);
         }
+    }
+
+    /// Adds what must hold before each run, unless there is a requirement about the same.
+    pub fn require(&self, about: usize, requirement: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        self.captured.borrow_mut().requirements.entry(about).or_insert_with(|| Box::new(requirement));
     }
 
     /// Returns the number of the next random tensor among those of a run.

@@ -1,6 +1,6 @@
 //! [`Program`]: commands that were captured once and run any number of times.
 
-use super::capture::Captured;
+use super::capture::{Captured, Requirement};
 use super::explain::ExplainedKernel;
 use super::pool::{Buffer, Counted, Pool, PoolOwner};
 use super::recording::Recording;
@@ -14,6 +14,7 @@ pub(crate) struct Program {
     pub parts: Vec<Part>,
     /// The kernels that it launches.
     pub launches: Vec<ExplainedKernel>,
+    requirements: Vec<Requirement>,
     backend: Arc<dyn Backend>,
     /// The buffers of tensors from outside: nobody else may get them.
     _inputs: Vec<Buffer>,
@@ -36,9 +37,11 @@ impl Program {
     /// Prepares what has been captured for runs. `pool` is the program's own, and `device` is the pool of everybody
     /// else.
     pub fn new(captured: Captured, pool: PoolOwner, device: &Arc<Pool>, backend: Arc<dyn Backend>) -> Result<Program> {
-        let Captured { recordings, inputs, launches, .. } = captured;
+        let Captured { recordings, inputs, launches, requirements, .. } = captured;
+        let requirements = requirements.into_values().collect();
         let (inputs, counted) = (inputs.into_values().collect(), device.count(&pool));
-        let mut program = Program { parts: Vec::new(), launches, backend, _inputs: inputs, pool, _counted: counted };
+        let parts = Vec::new();
+        let mut program = Program { parts, launches, requirements, backend, _inputs: inputs, pool, _counted: counted };
         for recording in recordings {
             let id = program.backend.prepare(recording.steps())?;
             let is_launch = |step: &&Step| matches!(step.command, Command::Dispatch { .. });
@@ -47,6 +50,11 @@ impl Program {
             program.parts.push(Part { recording, launches, barriers, id });
         }
         Ok(program)
+    }
+
+    /// Fails if something does not hold that each run requires. Else the program must run next.
+    pub fn check(&self) -> Result<()> {
+        self.requirements.iter().try_for_each(|requirement| requirement())
     }
 
     /// Returns the pool that the program's own buffers are from.

@@ -2,6 +2,8 @@
 
 use crate::base::error::Result;
 use crate::device::Device;
+use crate::kernels::rotary::Pairs;
+use crate::ops::Rotation;
 use crate::tensor::Tensor;
 
 /// Rotary position embeddings for positions from 0 on. See [`Tensor::rope`].
@@ -49,6 +51,12 @@ impl Rope {
     /// Returns the number of positions.
     pub fn length(&self) -> usize {
         self.cos.dims()[0]
+    }
+
+    /// Returns what a kernel needs to rotate by the positions of its tokens.
+    pub(super) fn rotation(&self) -> Rotation<'_> {
+        let pairs = if self.neighbours { Pairs::Neighbours } else { Pairs::Halves };
+        Rotation { pairs, cos: &self.cos, sin: &self.sin }
     }
 
     /// Returns `x`, `(.., tokens, features)`, whose first token stands at position `start`.

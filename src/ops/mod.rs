@@ -4,6 +4,7 @@ mod arithmetic;
 mod attention;
 mod batched_product;
 mod binary;
+mod cache_append;
 mod compact;
 mod conv;
 mod convert;
@@ -40,7 +41,9 @@ mod unary;
 mod window;
 
 pub use attention::AttentionConfig;
+pub(crate) use attention::{MOST_TOKENS, PagedLayer};
 pub(crate) use batched_product::BatchedProduct;
+pub(crate) use cache_append::Rotation;
 pub use conv::ConvConfig;
 pub(crate) use gemm::weighted_sum;
 pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};

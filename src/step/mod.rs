@@ -59,8 +59,8 @@ impl Step {
     /// The outputs are new tensors. Like every operation, this returns before they are computed.
     ///
     /// # Errors
-    /// - [`Error::InvalidArgument`] if an input is missing, unknown, given twice, or of another shape or dtype; also
-    ///   inside a capture
+    /// - [`Error::InvalidArgument`] if an input is missing, unknown, given twice, or of another shape or dtype; if a
+    ///   [`KvCache`](crate::nn::KvCache) expects other tokens; also inside a capture
     /// - [`Error::DeviceMismatch`], [`Error::OutOfMemory`]; what any operation may return
     ///
     /// After an error nothing is queued, and no state changes. If a submission fails, the run stays queued, and the
@@ -73,6 +73,7 @@ impl Step {
         let _recording = self.recording.lock();
         let random = (self.draws > 0).then(|| runtime.next_random(self.draws));
         runtime.record_run(&self.program, || {
+            self.program.check()?;
             self.set_inputs(&inputs, random)?;
             runtime.run_program(&self.program);
             self.get_outputs(outputs)

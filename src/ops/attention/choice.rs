@@ -7,13 +7,14 @@ use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::attention::{Attention, AttentionTile, AttentionUnits, FewRows, MAX_COLUMNS};
+use crate::kernels::pages::PAGE;
 use crate::ops::subgroup_lanes;
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
 
 /// The most buffers that attention binds, without those of fused expressions: four operands, the result, the parts of
-/// workgroups and their counts.
+/// workgroups and their counts. Of pages, there is a table instead of a mask.
 const MOST_BINDINGS: usize = 7;
 
 /// Returns the elements of a run of 16 bytes.
@@ -104,8 +105,11 @@ impl AttentionCall<'_> {
         let few = FewRows::new(dtype, [heads, self.queries], self.features.max(self.columns), lanes);
         few.filter(|few| {
             // Places of keys are computed in 32 bits, also of some behind the last key.
-            let reach = |x: &Tensor| (self.keys + few.step() as usize) * x.strides()[x.rank() - 2].unsigned_abs();
-            few.memory() <= info.limits.max_workgroup_memory
+            let keys = if self.pages { 0 } else { self.keys + few.step() as usize };
+            let reach = |x: &Tensor| keys * x.strides()[x.rank() - 2].unsigned_abs();
+            // The keys of a step lie in one page.
+            (!self.pages || few.own_step() <= PAGE)
+                && few.memory() <= info.limits.max_workgroup_memory
                 && few.workgroup() <= info.limits.max_workgroup_invocations
                 && info.limits.max_bindings as usize >= MOST_BINDINGS
                 && [self.key, self.value].into_iter().all(|x| reach(x) / run_of(dtype) <= u32::MAX as usize)
@@ -147,6 +151,7 @@ impl AttentionCall<'_> {
             columns: self.columns as u32,
             mask: self.config.mask.as_ref().map(Tensor::dtype),
             softcap: self.config.softcap.is_some(),
+            paged: false,
             prologues: Default::default(),
             tile: AttentionTile::MatrixUnits(units),
             parts: false,

@@ -1,7 +1,10 @@
 //! Attention.
 
 mod choice;
+mod paged;
 mod self_test;
+
+pub(crate) use paged::{MOST_TOKENS, PagedLayer};
 
 use super::loaded::Loaded;
 use super::run_if_it_holds_much;
@@ -222,6 +225,8 @@ struct AttentionCall<'a> {
     keys: usize,
     features: usize,
     columns: usize,
+    /// Whether keys and values are pages of a cache.
+    pages: bool,
 }
 
 /// The most queries or keys: kernels count positions in signed 32-bit integers.
@@ -286,6 +291,7 @@ impl<'a> AttentionCall<'a> {
             keys: k[1],
             features: q[2],
             columns: v[2],
+            pages: false,
         };
         problem.check_mask()?;
         Ok(problem)
@@ -405,6 +411,7 @@ impl<'a> AttentionCall<'a> {
             columns: self.columns as u32,
             mask: self.config.mask.as_ref().map(Tensor::dtype),
             softcap: self.config.softcap.is_some(),
+            paged: false,
             prologues: Default::default(),
             tile,
             parts: parts > 1 && tile.stores_parts(),
@@ -457,6 +464,7 @@ impl<'a> AttentionCall<'a> {
             scale,
             softcap,
             span: config.has_span().then_some(span),
+            pages: None,
             lengths,
             q: next(),
             k: next(),

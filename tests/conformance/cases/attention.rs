@@ -31,7 +31,7 @@ pub const TOLERANCES: Table = &[
     (&["rotary_tables"], Tolerance { ulp: 4.0, reason: "as sin and cos, of a rounded product", ..EXACT }),
 ];
 
-const OP: &str = "scaled_dot_product_attention";
+pub const OP: &str = "scaled_dot_product_attention";
 
 /// The memory layout of an operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,10 +87,13 @@ impl Default for Call {
     }
 }
 
-/// An operand with a quarter of normally distributed numbers. With such scores, several keys have weight.
+/// Returns a quarter of normally distributed numbers. With such scores, several keys have weight.
+pub fn quarter(inputs: &mut Inputs, shape: &[usize], dtype: DType) -> ArrayD<f64> {
+    inputs.array(shape, dtype, Domain::Normal).mapv(|x| round(x * 0.25, dtype))
+}
+
 fn operand(name: &str, shape: &[usize], place: Place, dtype: DType, device: &Device) -> Outcome<Sample> {
-    let quarter =
-        |shape: &[usize]| Inputs::new(name).array(shape, dtype, Domain::Normal).mapv(|x| round(x * 0.25, dtype));
+    let quarter = |shape: &[usize]| quarter(&mut Inputs::new(name), shape, dtype);
     match place {
         Place::As(layout) => layout.place(quarter(shape), dtype, device),
         Place::TokensFirst => {
@@ -127,15 +130,19 @@ fn mask(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Outcome<(
 
 /// Returns how far weights may be rounded, in half ulps of 1: to halves, or to `bf16`, if matrix units compute them.
 /// The device's `exp2` of at most 2^-24 is within another 128 half ulps (Vulkan, "Precision of Individual Operations").
-fn rounding_on_units(q: &Sample, v: &Sample) -> f64 {
-    let units = q.tensor.device().info().features.matrix_units;
-    let last = |x: &Sample| x.tensor.dims()[x.tensor.rank() - 1];
-    let in_vectors = [q, v].into_iter().all(|x| last(x).is_multiple_of(8));
-    match q.tensor.dtype() {
+pub fn rounding_on_units(device: &Device, dtype: DType, lengths: [usize; 2]) -> f64 {
+    let units = device.info().features.matrix_units;
+    let in_vectors = lengths.into_iter().all(|length| length.is_multiple_of(8));
+    match dtype {
         DType::F16 if in_vectors && units.f16.is_some() => 2f64.powi(-11) / EPS + 128.0,
         DType::BF16 if in_vectors && units.bf16.is_some() => 2f64.powi(-8) / EPS + 128.0,
         _ => 0.0,
     }
+}
+
+fn rounding_of(q: &Sample, v: &Sample) -> f64 {
+    let lengths = [q, v].map(|x| x.tensor.dims()[x.tensor.rank() - 1]);
+    rounding_on_units(q.tensor.device(), q.tensor.dtype(), lengths)
 }
 
 impl Call {
@@ -172,7 +179,7 @@ impl Call {
         let Call { causal, window, scale, softcap, .. } = *self;
         let config =
             AttentionConfig::default().mask(mask).causal(causal).sliding_window(window).scale(scale).softcap(softcap);
-        let rounding = rounding_on_units(q, v);
+        let rounding = rounding_of(q, v);
         let options = Attention { mask: added, causal, window, scale, softcap, rounding };
         let (values, errors) = attention(&q.values, &k.values, &v.values, &options);
         let result = q.tensor.scaled_dot_product_attention(&k.tensor, &v.tensor, &config)?;
@@ -444,7 +451,7 @@ fn add_units(suite: &mut Suite, dtype: DType) {
 fn check_unseen_keys(call: &Call, dtype: DType, device: &Device) -> Outcome {
     let [queries, keys] = call.tokens;
     let mut operands = call.operands(dtype, device)?;
-    let rounding = rounding_on_units(&operands[0], &operands[2]);
+    let rounding = rounding_of(&operands[0], &operands[2]);
     let [q, k, v] = operands.each_ref().map(|operand| &operand.values);
     let expected = attention(q, k, v, &Attention { causal: true, rounding, ..Attention::default() });
     operands[1].values.index_axis_mut(Axis(2), keys - 1).fill(f64::NAN);

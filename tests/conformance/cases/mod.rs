@@ -51,6 +51,7 @@ families! {
     gemm: TOLERANCES,
     normalize: TOLERANCES,
     attention: TOLERANCES,
+    kv_cache,
     view,
     assign,
     create,

@@ -1,0 +1,50 @@
+//! Pages of a cache of keys and values: how kernels find those of a sequence.
+//!
+//! A buffer of words has the lengths of all sequences, then a table with a row for each sequence: the numbers of its
+//! pages, in order. W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+//! 2023.
+
+use super::parameters::{Size, parameters};
+use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+
+/// The tokens of a page.
+pub(crate) const PAGE: u32 = 64;
+
+/// The form of the parameters that tell where sequences and their pages are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PageTable;
+
+parameters! {
+    config: PageTable;
+    host: Parameters;
+    device: Declared;
+    /// The place of the first sequence.
+    first: Size,
+    /// Where the table begins.
+    table: Size,
+    /// The length of a row in the table.
+    row: Size,
+}
+
+/// The pages of a sequence.
+#[derive(Clone, Copy)]
+pub(super) struct Pages<'k> {
+    words: Array<'k>,
+    row: Value<'k>,
+    /// The number of the sequence's tokens.
+    pub length: Value<'k>,
+}
+
+impl<'k> Pages<'k> {
+    /// Declares the buffer, and finds a sequence in it.
+    pub fn new(k: &'k KernelBuilder, parameters: &Declared<'k>, sequence: Value<'k>) -> Self {
+        let words = k.buffer("sequences", Type::U32, Access::Read);
+        let sequence = parameters.first + sequence;
+        Pages { words, row: parameters.table + sequence * parameters.row, length: words.load(sequence) }
+    }
+
+    /// Returns the page of a token.
+    pub fn page_of(self, token: Value<'k>) -> Value<'k> {
+        self.words.load(self.row + token / PAGE)
+    }
+}
