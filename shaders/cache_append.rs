@@ -1,5 +1,5 @@
-//! Writes the keys and values of new tokens into the pages of a cache. Queries and keys are rotated on the way, so that a
-//! layer needs no kernel of its own for that.
+//! Writes the keys and values of new tokens into the pages of a cache. Queries and keys are rotated on the way, so that
+//! a layer needs no kernel of its own for that.
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};

@@ -31,9 +31,6 @@ impl PagedLayer<'_> {
         for tensor in [query, key, value] {
             self.cache.check_same_device(tensor, op)?;
             self.cache.check_same_dtype(tensor, op)?;
-            if tensor.rank() != 3 {
-                return Err(Error::RankMismatch { op, expected: "3", shape: tensor.shape().clone() });
-            }
         }
         let [_, _, kv_heads, _, features] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
         let tokens = self.count * self.each;

@@ -13,8 +13,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Operations of which nothing is captured here, because they draw other numbers in each run, or begin each pass outside
-/// of a capture.
+/// Operations of which nothing is captured here: they draw other numbers in each run, or begin each pass outside of a
+/// capture.
 const LEFT_OUT: [&str; 7] = ["rand", "gumbel", "bernoulli", "multinomial", "sample", "dropout", "kv_cache"];
 
 /// Operations that add floats in an order that differs from run to run.

@@ -27,6 +27,7 @@ mod conv;
 mod environment;
 mod grid_sample;
 mod index;
+mod kv_cache;
 mod linear;
 mod pad;
 mod panics;

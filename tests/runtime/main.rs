@@ -24,6 +24,7 @@ macro_rules! on_each_device {
 
 mod capture;
 mod fusion;
+mod kv_cache;
 mod memory;
 mod transfer;
 

@@ -44,8 +44,8 @@ pub struct KvCacheConfig {
 }
 
 impl KvCacheConfig {
-    /// Returns what a model needs with so many layers, heads of keys in each, and features of a head. By default: `f32`,
-    /// one sequence of up to 2,048 tokens.
+    /// Returns what a model needs with so many layers, heads of keys in each, and features of a head. By default:
+    /// `f32`, and one sequence of up to 2,048 tokens.
     pub fn new(layers: usize, kv_heads: usize, features: usize) -> Self {
         let (dtype, length, sequences) = (DType::F32, 2048, 1);
         KvCacheConfig { layers, kv_heads, features, dtype, length, sequences, tokens: None, window: None }
@@ -420,8 +420,8 @@ impl KvCache {
     /// Both kernels are recorded now, behind all work that was recorded before.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a layer that the cache does not have, if no tokens were announced, for a mask, and
-    /// for an embedding with fewer positions than a sequence may have; [`Error::RankMismatch`],
+    /// [`Error::InvalidArgument`] for a layer that the cache does not have, if no tokens were announced or others than
+    /// these, for a mask, and for an embedding with fewer positions than a sequence may have;
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::OutOfMemory`].
     pub fn attend(
         &self,
@@ -439,7 +439,8 @@ impl KvCache {
         for tensor in [query, key, value] {
             if tensor.rank() != 3 || tensor.dims()[0] != tokens {
                 let message = format!(
-                    "{tokens} tokens were announced: queries, keys and values must be (tokens, heads, features), not {}",
+                    "{tokens} tokens were announced, so queries, keys and values must be ({tokens}, heads, features), \
+                     not {}",
                     tensor.shape()
                 );
                 return Err(Error::InvalidArgument { op: ATTEND, message });

@@ -1,0 +1,178 @@
+//! Caches of keys and values: captured steps over them, what passes launch, and memory.
+
+use super::count_launches;
+use marquetry::nn::{KvCache, KvCacheConfig, Rope};
+use marquetry::{AttentionConfig, DType, Device, Error, Result, Step, Tensor};
+
+on_each_device! {
+    a_step_serves_all_tokens
+    a_step_refuses_other_tokens
+    work_before_a_pass_sees_the_cache_as_it_was
+    a_pass_is_few_launches
+    a_window_keeps_memory_flat
+}
+
+const LAYERS: usize = 2;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const FEATURES: usize = 16;
+
+fn causal() -> AttentionConfig {
+    AttentionConfig::default().causal(true)
+}
+
+/// The queries, keys and values of some tokens, in one tensor as a model packs them.
+fn packed(tokens: usize, seed: usize, device: &Device) -> Result<Tensor> {
+    let (heads, mut state) = (HEADS + 2 * KV_HEADS, seed as u32 + 1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let numbers: Vec<f32> = (0..tokens * heads * FEATURES).map(|_| next()).collect();
+    Tensor::from_vec(numbers, (tokens, heads, FEATURES), device)
+}
+
+/// A model without weights: the queries of the second layer are the first layer's attention.
+fn model(cache: &KvCache, packed: &Tensor, rope: &Rope) -> Result<Tensor> {
+    let part = |first, heads| packed.narrow(1, first, heads);
+    let (mut q, k, v) = (part(0, HEADS)?, part(HEADS, KV_HEADS)?, part(HEADS + KV_HEADS, KV_HEADS)?);
+    for layer in 0..LAYERS {
+        q = cache.attend(layer, [&q, &k, &v], Some(rope), &causal())?;
+    }
+    Ok(q)
+}
+
+fn config() -> KvCacheConfig {
+    KvCacheConfig::new(LAYERS, KV_HEADS, FEATURES).length(256).sequences(2)
+}
+
+fn captured(cache: &KvCache, tokens: usize, rope: &Rope, device: &Device) -> Result<Step> {
+    device.capture(|args| {
+        let packed = args.input("packed", (tokens, HEADS + 2 * KV_HEADS, FEATURES), DType::F32)?;
+        Ok([("y", model(cache, &packed, rope)?)])
+    })
+}
+
+/// Steps give what calls give, in another cache, over more tokens than a page has.
+fn a_step_serves_all_tokens(device: &Device) -> Result<()> {
+    let rope = Rope::new(FEATURES, 100.0, 256, device)?;
+    let [mut cache, mut other] = [KvCache::new(&config(), device)?, KvCache::new(&config(), device)?];
+    let prompt = packed(60, 0, device)?;
+    let [sequence, same] = [&mut cache, &mut other].map(KvCache::add);
+    for (cache, sequence) in [(&mut cache, sequence), (&mut other, same)] {
+        cache.extend(&[(sequence, 60)])?;
+        model(cache, &prompt, &rope)?;
+    }
+    cache.extend(&[(sequence, 1)])?;
+    let (step, launches) = count_launches(device, || captured(&cache, 1, &rope, device))?;
+    assert_eq!(launches, 0, "a capture writes nothing");
+    for token in 0..70 {
+        if token > 0 {
+            cache.extend(&[(sequence, 1)])?;
+        }
+        other.extend(&[(same, 1)])?;
+        let packed = packed(1, token + 1, device)?;
+        let y = step.run([("packed", (&packed).into())])?.get("y")?.to_vec::<f32>()?;
+        assert_eq!(y, model(&other, &packed, &rope)?.flatten_all()?.to_vec::<f32>()?, "token {token}");
+    }
+    assert_eq!(cache.length(sequence)?, 130);
+    // The step may go on after a rewind, and for another sequence.
+    let fork = cache.fork(sequence)?;
+    cache.rewind(fork, 100)?;
+    other.rewind(same, 100)?;
+    cache.extend(&[(fork, 1)])?;
+    other.extend(&[(same, 1)])?;
+    let packed = packed(1, 200, device)?;
+    let y = step.run([("packed", (&packed).into())])?.get("y")?.to_vec::<f32>()?;
+    assert_eq!(y, model(&other, &packed, &rope)?.flatten_all()?.to_vec::<f32>()?);
+    Ok(())
+}
+
+fn a_step_refuses_other_tokens(device: &Device) -> Result<()> {
+    let rope = Rope::new(FEATURES, 100.0, 256, device)?;
+    let mut cache = KvCache::new(&config(), device)?;
+    let sequences = [cache.add(), cache.add()];
+    cache.extend(&[(sequences[0], 1), (sequences[1], 1)])?;
+    let step = captured(&cache, 2, &rope, device)?;
+    let packed = packed(2, 0, device)?;
+    let run = || step.run([("packed", (&packed).into())]).map(drop);
+    let refused = |result: Result<()>, part: &str| match result {
+        Err(Error::InvalidArgument { op: "run", message }) => assert!(message.contains(part), "{message}"),
+        other => panic!("{other:?}"),
+    };
+    run()?;
+    refused(run(), "call `extend` before each run");
+    cache.extend(&[(sequences[0], 2)])?;
+    refused(run(), "2 x 1 (sequences x tokens), not 1 x 2");
+    cache.extend(&[(sequences[1], 1), (sequences[0], 1)])?;
+    run()?;
+    let mut inside = Ok(());
+    let extended = device.capture(|_| {
+        inside = cache.extend(&[(sequences[0], 1)]);
+        Ok([("x", Tensor::ones(1, DType::F32, device)?)])
+    });
+    extended?;
+    assert!(matches!(inside, Err(Error::InvalidArgument { op: "extend", .. })), "{inside:?}");
+    Ok(())
+}
+
+/// A result that nobody has read yet does not see what a later pass writes.
+fn work_before_a_pass_sees_the_cache_as_it_was(device: &Device) -> Result<()> {
+    let rope = Rope::new(FEATURES, 100.0, 256, device)?;
+    let mut cache = KvCache::new(&config(), device)?;
+    let sequence = cache.add();
+    let mut pass = |tokens: usize, seed: usize| -> Result<Tensor> {
+        cache.extend(&[(sequence, tokens)])?;
+        let y = model(&cache, &packed(tokens, seed, device)?, &rope)?;
+        // The next pass writes other rows to the same places.
+        cache.rewind(sequence, 0)?;
+        Ok(y)
+    };
+    let first = pass(5, 1)?;
+    let wanted = first.flatten_all()?.to_vec::<f32>()?;
+    let [again, _, third] = [pass(5, 1)?, pass(9, 2)?, pass(5, 3)?];
+    assert_eq!(again.flatten_all()?.to_vec::<f32>()?, wanted);
+    assert_ne!(third.flatten_all()?.to_vec::<f32>()?, wanted);
+    Ok(())
+}
+
+fn a_pass_is_few_launches(device: &Device) -> Result<()> {
+    let rope = Rope::new(FEATURES, 100.0, 256, device)?;
+    let mut cache = KvCache::new(&config(), device)?;
+    let [first, second] = [cache.add(), cache.add()];
+    let prompt = packed(4, 1, device)?;
+    let (_, launches) = count_launches(device, || cache.extend(&[(first, 2), (second, 2)]))?;
+    assert_eq!(launches, 1, "the lengths, and pages behind them");
+    let (_, launches) = count_launches(device, || model(&cache, &prompt, &rope))?;
+    assert_eq!(launches, 2 * LAYERS as u64, "a write and an attention for each layer");
+    let (_, launches) = count_launches(device, || cache.extend(&[(first, 1), (second, 1)]))?;
+    assert_eq!(launches, 1, "the lengths");
+    Ok(())
+}
+
+fn a_window_keeps_memory_flat(device: &Device) -> Result<()> {
+    const TOKENS: usize = 2000;
+    let rope = Rope::new(FEATURES, 100.0, TOKENS, device)?;
+    // Three pages: the window begins within the first one, and the newest token is in the last one.
+    let config = KvCacheConfig::new(LAYERS, KV_HEADS, FEATURES).length(TOKENS).tokens(192).window(100);
+    let mut cache = KvCache::new(&config, device)?;
+    let sequence = cache.add();
+    cache.extend(&[(sequence, 1)])?;
+    let step = captured(&cache, 1, &rope, device)?;
+    let token = packed(1, 0, device)?;
+    let mut reserved = 0;
+    for place in 0..TOKENS {
+        if place > 0 {
+            cache.extend(&[(sequence, 1)])?;
+        }
+        step.run([("packed", (&token).into())])?;
+        if place == 200 {
+            reserved = device.memory_stats().reserved;
+        }
+    }
+    device.synchronize()?;
+    assert_eq!((cache.length(sequence)?, device.memory_stats().reserved), (TOKENS, reserved));
+    let full = cache.extend(&[(sequence, 1)]);
+    assert!(matches!(full, Err(Error::InvalidArgument { op: "extend", .. })), "{full:?}");
+    Ok(())
+}
