@@ -13,8 +13,9 @@ mod model;
 mod tokens;
 
 use marquetry::io::{Gguf, Npz};
+use marquetry::nn::{KvCache, Sequence};
 use marquetry::{Device, Tensor};
-use model::{Cache, Config, Model};
+use model::{Config, Model};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,12 +74,30 @@ fn full_tier() -> bool {
     std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full")
 }
 
-fn cache(model: &Model) -> Cache {
-    Cache::new(&model.config, CAPACITY, model.device()).unwrap()
+/// A cache with a sequence.
+struct Context {
+    cache: KvCache,
+    sequence: Sequence,
 }
 
-fn ids(ids: &[u32], device: &Device) -> Tensor {
-    Tensor::new(ids, device).unwrap().unsqueeze(0).unwrap()
+impl Context {
+    fn new(model: &Model) -> Self {
+        let mut cache = model.cache(CAPACITY).unwrap();
+        let sequence = cache.add();
+        Context { cache, sequence }
+    }
+
+    /// Announces tokens.
+    fn extend(&mut self, ids: &[u32], device: &Device) -> Tensor {
+        self.cache.extend(&[(self.sequence, ids.len())]).unwrap();
+        Tensor::new(ids, device).unwrap()
+    }
+
+    /// Returns the logits behind tokens.
+    fn next(&mut self, model: &Model, ids: &[u32]) -> Tensor {
+        let ids = self.extend(ids, model.device());
+        model.next(&ids, &self.cache).unwrap()
+    }
 }
 
 fn logits_agree_with_the_reference(device: &Device) {
@@ -86,11 +105,12 @@ fn logits_agree_with_the_reference(device: &Device) {
     let reference = Npz::open(root("tests/data/smollm2.npz")).unwrap();
     let mut worst = 0f32;
     for (name, sample) in continued() {
-        let prompt = ids(&sample.prompt_ids, device);
-        let vectors = model.forward(&prompt, &mut cache(&model)).unwrap();
+        let mut context = Context::new(&model);
+        let prompt = context.extend(&sample.prompt_ids, device);
+        let vectors = model.forward(&prompt, &context.cache).unwrap();
         let expected = reference.load(&name, device).unwrap();
         let rows = expected.dims()[0];
-        let last = vectors.narrow(1, sample.prompt_ids.len() - rows, rows).unwrap().squeeze(0).unwrap();
+        let last = vectors.narrow(0, sample.prompt_ids.len() - rows, rows).unwrap();
         let found = model.logits(&last).unwrap();
         assert_eq!(found.dims(), expected.dims());
         let error = found.sub(&expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
@@ -98,9 +118,9 @@ fn logits_agree_with_the_reference(device: &Device) {
         assert!(error <= TOLERANCE, "{name}: {error}, more than {TOLERANCE}");
         worst = worst.max(error);
         // The same tokens one by one, through the cache and the kernels for few vectors.
-        let mut cache = cache(&model);
+        let mut context = Context::new(&model);
         for (place, &id) in sample.prompt_ids.iter().enumerate() {
-            let found = model.next(&ids(&[id], device), &mut cache).unwrap();
+            let found = context.next(&model, &[id]);
             let Some(row) = (place + rows).checked_sub(sample.prompt_ids.len()) else { continue };
             let error = found.sub(&expected.narrow(0, row, 1).unwrap()).unwrap().abs().unwrap().max_all().unwrap();
             let error = error.to_scalar::<f32>().unwrap();
@@ -115,17 +135,17 @@ fn the_most_probable_tokens_are_those_of_the_reference(device: &Device) {
     let model = load(device);
     let (mut equal, mut all) = (0, 0);
     for (name, sample) in continued() {
-        let mut cache = cache(&model);
-        let mut next = ids(&sample.prompt_ids, device);
+        let mut context = Context::new(&model);
+        let mut next = sample.prompt_ids.clone();
         let expected = sample.greedy_new_ids.iter().zip(&sample.top1_minus_top2);
         for (place, (&token, &margin)) in expected.enumerate().take(if full_tier() { usize::MAX } else { 8 }) {
-            let logits = model.next(&next, &mut cache).unwrap();
+            let logits = context.next(&model, &next);
             let found = logits.argmax(-1).unwrap().to_vec::<u32>().unwrap()[0];
             assert!(found == token || margin < CLEAR_MARGIN, "{name}: token {place} is {found}, not {token}");
             equal += u32::from(found == token);
             all += 1;
             // What follows is that of the reference in any case.
-            next = ids(&[token], device);
+            next = vec![token];
         }
     }
     println!("{device}: {equal} of {all} tokens are those of the reference");

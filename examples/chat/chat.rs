@@ -1,22 +1,12 @@
 //! A conversation: replies, token by token.
 
-use crate::model::{Cache, Model};
+use crate::decoder::{Decoder, Sampling};
 use crate::tokens::{Message, Tokens};
 use anyhow::{Result, ensure};
 use marquetry::Tensor;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// How tokens are chosen.
-#[derive(Debug, Clone, Copy)]
-pub struct Sampling {
-    /// 0 takes the most probable token.
-    pub temperature: f64,
-    /// Tokens are drawn among so many of the most probable ones.
-    pub top_k: usize,
-    pub max_tokens: usize,
-}
 
 /// Why a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -42,32 +32,33 @@ pub struct Reply {
     pub stop: Stop,
 }
 
-/// A model with a cache and the messages so far.
+/// A model and the messages so far.
 pub struct Chat {
-    model: Model,
+    decoder: Decoder,
     tokens: Tokens,
-    cache: Cache,
     /// The tokens in the cache.
     cached: Vec<u32>,
     messages: Vec<Message>,
 }
 
 impl Chat {
-    pub fn new(model: Model, tokens: Tokens, cache: Cache) -> Self {
-        Chat { model, tokens, cache, cached: Vec::new(), messages: Vec::new() }
+    pub fn new(decoder: Decoder, tokens: Tokens) -> Self {
+        Chat { decoder, tokens, cached: Vec::new(), messages: Vec::new() }
     }
 
-    /// Replies to a message. Calls `write` with each piece of text, and ends early if `stop` becomes true.
+    /// Replies to a message, with at most so many tokens. Calls `write` with each piece of text, and ends early if
+    /// `stop` becomes true.
     pub fn reply(
         &mut self,
         message: &str,
         sampling: &Sampling,
+        max_tokens: usize,
         stop: &AtomicBool,
         mut write: impl FnMut(&str) -> Result<()>,
     ) -> Result<Reply> {
         self.messages.push(Message { role: "user", content: message.into() });
         let ids = self.tokens.encode(&self.tokens.conversation(&self.messages)?)?;
-        let capacity = self.cache.capacity();
+        let capacity = self.decoder.capacity();
         if ids.len() >= capacity {
             self.messages.pop();
         }
@@ -79,35 +70,40 @@ impl Chat {
         // At least the last token is computed: its logits are needed.
         let common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
         self.cached.truncate(common);
-        self.cache.truncate(common);
+        self.decoder.rewind(common)?;
 
         let start = Instant::now();
-        let mut next = self.advance(&ids[common..], sampling)?;
+        let first = self.decoder.prompt(&ids[common..], sampling)?;
+        self.cached.extend(&ids[common..]);
+        read(&first)?;
         let prompt_time = start.elapsed();
         let start = Instant::now();
         let (mut text, mut tokens) = (String::new(), 0);
         let mut pieces = self.tokens.stream();
+        let mut newest = first;
         let reason = loop {
+            let may_follow = tokens + 1 < max_tokens && self.cached.len() < capacity;
+            // The device computes the next token while the host reads this one and writes its text.
+            let following = may_follow.then(|| self.decoder.advance(&newest, sampling)).transpose()?;
+            let token = read(&newest)?;
             if stop.load(Ordering::Relaxed) {
                 break Stop::Interrupted;
             }
-            if self.tokens.ends(next) {
+            if self.tokens.ends(token) {
                 break Stop::End;
             }
-            if let Some(piece) = pieces(next)? {
+            if let Some(piece) = pieces(token)? {
                 write(&piece)?;
                 text += &piece;
             }
             tokens += 1;
-            if tokens == sampling.max_tokens || self.cached.len() == capacity {
-                break Stop::Limit;
-            }
-            let ids = Tensor::new([[next]], self.model.device())?;
-            let logits = self.model.next(&ids, &mut self.cache)?;
-            self.cached.push(next);
-            next = choose(&logits, sampling)?;
+            let Some(following) = following else { break Stop::Limit };
+            self.cached.push(token);
+            newest = following;
         };
         drop(pieces);
+        // A token may have been computed that the reply does not have.
+        self.decoder.rewind(self.cached.len())?;
         let decoded = self.cached.len() - ids.len();
         self.messages.push(Message { role: "assistant", content: text.clone() });
         Ok(Reply {
@@ -119,19 +115,11 @@ impl Chat {
             stop: reason,
         })
     }
-
-    /// Puts tokens behind those in the cache, and chooses the next one.
-    fn advance(&mut self, ids: &[u32], sampling: &Sampling) -> Result<u32> {
-        let tensor = Tensor::new(ids, self.model.device())?.unsqueeze(0)?;
-        let logits = self.model.next(&tensor, &mut self.cache)?;
-        self.cached.extend(ids);
-        choose(&logits, sampling)
-    }
 }
 
-/// Chooses a token on the device, and waits for it.
-fn choose(logits: &Tensor, sampling: &Sampling) -> Result<u32> {
-    Ok(logits.sample_top_k(sampling.top_k, sampling.temperature)?.to_vec::<u32>()?[0])
+/// Waits for a token.
+fn read(token: &Tensor) -> Result<u32> {
+    Ok(token.to_vec::<u32>()?[0])
 }
 
 fn rate(tokens: usize, time: Duration) -> f64 {

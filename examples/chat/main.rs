@@ -6,15 +6,17 @@
 //! ```
 
 mod chat;
+mod decoder;
 mod model;
 mod tokens;
 
 use anyhow::{Context, Result, ensure};
-use chat::{Chat, Reply, Sampling, Stop};
+use chat::{Chat, Reply, Stop};
 use clap::Parser;
+use decoder::{Decoder, Sampling};
 use marquetry::Device;
 use marquetry::io::Gguf;
-use model::{Cache, Config, Model};
+use model::{Config, Model};
 use serde_json::json;
 use std::io::{BufRead, Write};
 use std::num::NonZeroUsize;
@@ -47,6 +49,9 @@ struct Args {
     /// Draw among so many of the most probable tokens
     #[arg(long, default_value = "40")]
     top_k: NonZeroUsize,
+    /// Record the work for each token anew, instead of capturing it once
+    #[arg(long)]
+    no_capture: bool,
     /// The seed of the random numbers
     #[arg(long, default_value = "0")]
     seed: u64,
@@ -90,8 +95,7 @@ fn run(args: &Args) -> Result<Stop> {
 
     let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
     device.set_seed(args.seed);
-    let mut chat =
-        load(&path, args.context.get(), &device).with_context(|| format!("cannot use {}", path.display()))?;
+    let mut chat = load(&path, args, &device).with_context(|| format!("cannot use {}", path.display()))?;
     if !args.json {
         println!("device: {device}");
     }
@@ -101,13 +105,12 @@ fn run(args: &Args) -> Result<Stop> {
     }
 }
 
-fn load(path: &Path, context: usize, device: &Device) -> Result<Chat> {
+fn load(path: &Path, args: &Args, device: &Device) -> Result<Chat> {
     let file = Gguf::open(path)?;
-    let capacity = context.min(Config::read(&file)?.context);
+    let capacity = args.context.get().min(Config::read(&file)?.context);
     let tokens = Tokens::load(&file)?;
     let model = Model::load(file, capacity, device)?;
-    let cache = Cache::new(&model.config, capacity, device)?;
-    Ok(Chat::new(model, tokens, cache))
+    Ok(Chat::new(Decoder::new(model, capacity, !args.no_capture)?, tokens))
 }
 
 /// Returns the model's file before the device is opened.
@@ -144,14 +147,13 @@ fn converse(chat: &mut Chat, args: &Args, device: &Device) -> Result<Stop> {
 
 /// Writes a reply as it comes, then how fast it came.
 fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result<Reply> {
-    let sampling =
-        Sampling { temperature: args.temperature, top_k: args.top_k.get(), max_tokens: args.max_tokens.get() };
+    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k.get() };
     let mut out = std::io::stdout();
     STOP.store(false, Ordering::Relaxed);
     REPLYING.store(true, Ordering::Relaxed);
     // Before the reply: of the model, and of the cache as far as it is filled.
     let device_bytes = device.memory_stats().reserved;
-    let reply = chat.reply(prompt, &sampling, &STOP, |piece| {
+    let reply = chat.reply(prompt, &sampling, args.max_tokens.get(), &STOP, |piece| {
         if !args.json {
             write!(out, "{piece}")?;
             out.flush()?;

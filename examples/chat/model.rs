@@ -3,9 +3,9 @@
 //! H. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023. Weights stay quantised on the
 //! device; everything else is computed in `f32`.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use marquetry::io::Gguf;
-use marquetry::nn::{Embedding, Linear, RmsNorm, Rope, WeightFile, Weights};
+use marquetry::nn::{Embedding, KvCache, KvCacheConfig, Linear, RmsNorm, Rope, WeightFile, Weights};
 use marquetry::{AttentionConfig, DType, Device, Tensor};
 
 /// What the file says about the model.
@@ -56,43 +56,6 @@ impl Config {
     }
 }
 
-/// The keys and values of the tokens so far, for each layer: `(1, heads, capacity, features)`.
-pub struct Cache {
-    layers: Vec<Option<(Tensor, Tensor)>>,
-    /// The number of tokens.
-    length: usize,
-    capacity: usize,
-}
-
-impl Cache {
-    pub fn new(config: &Config, capacity: usize, device: &Device) -> Result<Self> {
-        let zeros = || Tensor::zeros((1, config.kv_heads, capacity, config.head_width), DType::F32, device);
-        let layers = (0..config.layers).map(|_| Ok(Some((zeros()?, zeros()?)))).collect::<Result<_>>()?;
-        Ok(Cache { layers, length: 0, capacity })
-    }
-
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Forgets all tokens but the first ones.
-    pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
-    }
-
-    /// Writes the keys and values of new tokens, in place. Returns those of all tokens.
-    fn extend(&mut self, layer: usize, keys: &Tensor, values: &Tensor) -> Result<(Tensor, Tensor)> {
-        let end = self.length + keys.dim(-2)?;
-        let (all_keys, all_values) = self.layers[layer].take().context("an earlier error has left the cache empty")?;
-        let part = (.., .., self.length..end);
-        let all_keys = all_keys.slice_assign(part.clone(), keys)?;
-        let all_values = all_values.slice_assign(part, values)?;
-        let seen = (all_keys.narrow(2, 0, end)?, all_values.narrow(2, 0, end)?);
-        self.layers[layer] = Some((all_keys, all_values));
-        Ok(seen)
-    }
-}
-
 /// Attention between the tokens, then a gated network for each token. The output of each is added to its input.
 struct Layer {
     attention_norm: RmsNorm,
@@ -117,24 +80,29 @@ impl Layer {
         })
     }
 
-    fn attend(&self, x: &Tensor, config: &Config, rope: &Rope, cache: &mut Cache, layer: usize) -> Result<Tensor> {
-        let (tokens, heads, kv_heads) = (x.dim(1)?, config.heads, config.kv_heads);
-        // (1, tokens, all heads, features) -> (1, all heads, tokens, features)
+    fn attend(
+        &self,
+        x: &Tensor,
+        config: &Config,
+        rope: &Rope,
+        cache: &KvCache,
+        layer: usize,
+    ) -> marquetry::Result<Tensor> {
+        let (tokens, heads, kv_heads) = (x.dim(0)?, config.heads, config.kv_heads);
         let packed = self.packed.forward(&self.attention_norm.forward(x)?)?;
-        let packed = packed.reshape((1, tokens, heads + 2 * kv_heads, config.head_width))?.transpose(1, 2)?;
-        let turned = rope.forward(&packed.narrow(1, 0, heads + kv_heads)?, cache.length)?;
-        let values = packed.narrow(1, heads + kv_heads, kv_heads)?;
-        let (keys, values) = cache.extend(layer, &turned.narrow(1, heads, kv_heads)?, &values)?;
-        let attention = AttentionConfig::default().causal(true);
-        let mixed = turned.narrow(1, 0, heads)?.scaled_dot_product_attention(&keys, &values, &attention)?;
-        Ok(self.output.forward(&mixed.transpose(1, 2)?.reshape((1, tokens, heads * config.head_width))?)?)
+        let packed = packed.reshape((tokens, heads + 2 * kv_heads, config.head_width))?;
+        let queries = packed.narrow(1, 0, heads)?;
+        let (keys, values) = (packed.narrow(1, heads, kv_heads)?, packed.narrow(1, heads + kv_heads, kv_heads)?);
+        let causal = AttentionConfig::default().causal(true);
+        let mixed = cache.attend(layer, [&queries, &keys, &values], Some(rope), &causal)?;
+        self.output.forward(&mixed.reshape((tokens, heads * config.head_width))?)
     }
 
-    fn network(&self, x: &Tensor) -> Result<Tensor> {
+    fn network(&self, x: &Tensor) -> marquetry::Result<Tensor> {
         let both = self.gate_up.forward(&self.network_norm.forward(x)?)?;
         let width = both.dim(-1)? / 2;
         let gated = both.narrow(-1, 0, width)?.silu()?.mul(&both.narrow(-1, width, width)?)?;
-        Ok(self.down.forward(&gated)?)
+        self.down.forward(&gated)
     }
 }
 
@@ -179,30 +147,30 @@ impl Model {
         &self.device
     }
 
-    /// Returns the vectors `(1, tokens, width)` of tokens `(1, tokens)`, which follow those in the cache, and adds them
-    /// to the cache.
-    pub fn forward(&self, ids: &Tensor, cache: &mut Cache) -> Result<Tensor> {
-        let tokens = ids.dim(1)?;
-        if tokens == 0 || cache.length + tokens > cache.capacity.min(self.rope.length()) {
-            bail!("{tokens} tokens behind {} do not fit the context of {}", cache.length, cache.capacity);
-        }
+    /// Returns a cache for sequences of at most `capacity` tokens.
+    pub fn cache(&self, capacity: usize) -> marquetry::Result<KvCache> {
+        let Config { layers, kv_heads, head_width, .. } = self.config;
+        KvCache::new(&KvCacheConfig::new(layers, kv_heads, head_width).length(capacity), &self.device)
+    }
+
+    /// Returns the vectors `(tokens, width)` of tokens `(tokens)`, and adds them to the cache, which expects them.
+    pub fn forward(&self, ids: &Tensor, cache: &KvCache) -> marquetry::Result<Tensor> {
         let mut x = self.embedding.forward(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
             x = x.add(&layer.attend(&x, &self.config, &self.rope, cache, number)?)?;
             x = x.add(&layer.network(&x)?)?;
         }
-        cache.length += tokens;
         Ok(x)
     }
 
     /// Returns the logits of the token that follows each vector.
-    pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.head.forward(&self.norm.forward(x)?)?)
+    pub fn logits(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        self.head.forward(&self.norm.forward(x)?)
     }
 
     /// Returns the logits `(1, tokens in the vocabulary)` of the token that follows `ids`.
-    pub fn next(&self, ids: &Tensor, cache: &mut Cache) -> Result<Tensor> {
+    pub fn next(&self, ids: &Tensor, cache: &KvCache) -> marquetry::Result<Tensor> {
         let x = self.forward(ids, cache)?;
-        self.logits(&x.narrow(1, ids.dim(1)? - 1, 1)?.squeeze(1)?)
+        self.logits(&x.narrow(0, ids.dim(0)? - 1, 1)?)
     }
 }
