@@ -2,7 +2,7 @@
 //! `MARQUETRY_DEVICE`.
 //!
 //! `cargo bench --bench language_model` measures all rows, `-- NAME..` those whose names contain one. `--kernels` prints
-//! the kernels of a token. Tokens are runs of a captured step, and each is the next one's input: the host reads none.
+//! the kernels of a prompt and of a token. Tokens are runs of a captured step, and each is the next one's input: the host reads none.
 //! Figures are medians over rounds. Beside a token's time stands the part of it that reading the weights takes, at the
 //! bandwidth that the device reaches in an addition.
 
@@ -110,7 +110,11 @@ fn measure(sizes: Sizes, format: Option<BlockFormat>, device: &Device, wanted: &
         let row = name(format!("x{count}, prompts of {context}"));
         println!("{row:<46} {:>10.1} us {:>10.0} tokens/s", prompt * 1e6, (count * context) as f64 / prompt);
         sequences.rewind(0)?;
-        let first = sequences.prompt(context)?;
+        let (first, profile) = device.profile(|| sequences.prompt(context))?;
+        let first = first?;
+        if wanted.kernels {
+            println!("{profile}");
+        }
         sequences.extend(1)?;
         let step = model.step(count, &sequences.cache)?;
         let tokens = |sequences: &mut Sequences<'_>| -> Result<()> {
