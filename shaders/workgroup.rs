@@ -306,17 +306,20 @@ impl<'k> Member<'k> {
     }
 }
 
-/// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. A multiple of
-/// four numbers comes in fours. Calls `take` with the number of a four, a place below `stride`, and the four sums, in
-/// as many invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are
-/// used.
+/// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. The first
+/// numbers come in fours. Calls `take` with the number of a four, a place below `stride`, the four sums, and the sum
+/// that belongs to the four among `others`, of which there is one for each four or none. It does so in as many
+/// invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are used.
 pub(super) fn sum_each<'k>(
     k: &'k KernelBuilder,
     (lanes, stride): (u32, u32),
     subgroup: Option<u32>,
-    numbers: Vec<Value<'k>>,
-    take: impl FnOnce(Value<'k>, Value<'k>, Value<'k>),
+    fours: Vec<Value<'k>>,
+    others: Vec<Value<'k>>,
+    take: impl FnOnce(Value<'k>, Value<'k>, Value<'k>, Option<Value<'k>>),
 ) {
+    let (four_count, has_others) = (fours.len() as u32 / 4, !others.is_empty());
+    let numbers: Vec<_> = fours.into_iter().chain(others).collect();
     let lane = k.local_index();
     let (count, ty) = (numbers.len() as u32, numbers[0].ty());
     // The lanes of a subgroup add up their numbers by exchange at doubling distances.
@@ -345,9 +348,10 @@ pub(super) fn sum_each<'k>(
     });
     k.barrier();
     let (four, place) = (lane / stride, lane % stride);
-    k.when(lane.lt(count / 4 * stride), || {
+    k.when(lane.lt(four_count * stride), || {
         let sums = k.vector(&[0, 1, 2, 3].map(|e| totals.load((four * 4 + e) * stride + place)));
-        take(four, place, sums);
+        let other = has_others.then(|| totals.load((four + 4 * four_count) * stride + place));
+        take(four, place, sums, other);
     });
 }
 

@@ -117,18 +117,18 @@ impl Model {
         let causal = AttentionConfig::default().causal(true);
         let mut x = self.embedding.embedding(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
-            let y = layer.queries_keys_values.forward(&layer.norms[0].forward(&x)?)?;
+            let y = layer.queries_keys_values.forward_norm(&layer.norms[0], &x)?;
             let y = y.reshape((tokens, heads + 2 * kv_heads, features))?;
             let [q, k, v] = [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)]
                 .map(|(first, count)| y.narrow(1, first, count));
             let y = cache.attend(number, [&q?, &k?, &v?], Some(&self.rope), &causal)?;
             x = x.add(&layer.out.forward(&y.reshape((tokens, heads * features))?)?)?;
-            let y = layer.gate_up.forward(&layer.norms[1].forward(&x)?)?;
+            let y = layer.gate_up.forward_norm(&layer.norms[1], &x)?;
             let y = y.narrow(1, 0, inner)?.silu()?.mul(&y.narrow(1, inner, inner)?)?;
             x = x.add(&layer.down.forward(&y)?)?;
         }
-        let last = self.norm.forward(&x.narrow(0, tokens - rows, rows)?)?;
-        let next = self.head.forward(&last)?.argmax(-1)?;
+        let last = x.narrow(0, tokens - rows, rows)?;
+        let next = self.head.forward_norm(&self.norm, &last)?.argmax(-1)?;
         next.realize()?;
         Ok(next)
     }

@@ -89,7 +89,7 @@ impl Layer {
         layer: usize,
     ) -> marquetry::Result<Tensor> {
         let (tokens, heads, kv_heads) = (x.dim(0)?, config.heads, config.kv_heads);
-        let packed = self.packed.forward(&self.attention_norm.forward(x)?)?;
+        let packed = self.packed.forward_norm(&self.attention_norm, x)?;
         let packed = packed.reshape((tokens, heads + 2 * kv_heads, config.head_width))?;
         let queries = packed.narrow(1, 0, heads)?;
         let (keys, values) = (packed.narrow(1, heads, kv_heads)?, packed.narrow(1, heads + kv_heads, kv_heads)?);
@@ -99,7 +99,7 @@ impl Layer {
     }
 
     fn network(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        let both = self.gate_up.forward(&self.network_norm.forward(x)?)?;
+        let both = self.gate_up.forward_norm(&self.network_norm, x)?;
         let width = both.dim(-1)? / 2;
         let gated = both.narrow(-1, 0, width)?.silu()?.mul(&both.narrow(-1, width, width)?)?;
         self.down.forward(&gated)
@@ -165,7 +165,7 @@ impl Model {
 
     /// Returns the logits of the token that follows each vector.
     pub fn logits(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        self.head.forward(&self.norm.forward(x)?)
+        self.head.forward_norm(&self.norm, x)
     }
 
     /// Returns the logits `(1, tokens in the vocabulary)` of the token that follows `ids`.

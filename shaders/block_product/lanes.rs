@@ -65,7 +65,7 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows
 
     let sums: Vec<_> = sums.iter().map(|sum| sum.get()).collect();
     if !own_rows {
-        return sum_each(k, (members, 1), subgroup, sums, |vector, _, numbers| {
+        return sum_each(k, (members, 1), subgroup, sums, Vec::new(), |vector, _, numbers, _| {
             config.store(k, &part, &y, [vector, first_row], numbers);
         });
     }

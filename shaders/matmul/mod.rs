@@ -21,7 +21,7 @@ use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
 use super::encoding::{Encoding, Loader, Width};
 use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Tail};
-use super::parameters::{Form, Lengths, Size, View, parameters};
+use super::parameters::{Float, Form, Lengths, Size, View, parameters};
 use super::{Family, Units, volume};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -103,6 +103,8 @@ parameters! {
     sizes: Sizes = config.sizes(),
     /// The right operand, if it is quantised. A column of the operand is a row of the quantised matrix.
     matrix: Option<BlockMatrix> = config.b.matrix(),
+    /// What a norm of the rows adds to the mean of their squares.
+    eps: Option<Float> = config.tile.is_normalized().then_some(Float(config.dtype())),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -147,6 +149,11 @@ impl MatmulTile {
 }
 
 impl MatmulTile {
+    /// True if rows are normalised as they are multiplied. The kernel binds the norm's weights after its operands.
+    pub const fn is_normalized(self) -> bool {
+        matches!(self, MatmulTile::Vectors(Vectors { normalized: true, .. }))
+    }
+
     /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
     pub const fn has_parts(self) -> bool {
         matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, .. }))
@@ -210,6 +217,8 @@ struct ProductBlock<'k> {
     part: Option<Part<'k>>,
     /// The right operand, if it is quantised.
     matrix: Option<DeclaredMatrix<'k>>,
+    /// What a norm of the rows adds to the mean of their squares.
+    eps: Option<Value<'k>>,
     /// The parameters of the epilogue.
     epilogue: Option<epilogue::Declared<'k>>,
 }
@@ -250,7 +259,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, matrix, epilogue } = config.declare(k);
+        let Declared { sizes, matrix, eps, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
@@ -300,6 +309,7 @@ impl<'k> ProductBlock<'k> {
             first_column: block_column * columns,
             part: count.map(part),
             matrix,
+            eps,
             epilogue,
         }
     }
@@ -554,14 +564,18 @@ impl Family for Matmul {
                     words: if count == 1 && along == Along::Depth { 4 } else { dtype.size_in_bytes() as u32 },
                     stored_quads: side == VectorSide::Rows,
                     subgroup: None,
+                    normalized: false,
                 })
             };
+            let normalized = few(VectorSide::Rows, Along::Depth).map(|tile| Vectors { normalized: true, ..tile });
+            let normalized = normalized.into_iter().filter(move |_| dtype.is_float());
             let all = [
                 few(VectorSide::Rows, Along::Depth),
                 few(VectorSide::Rows, Along::Other),
                 few(VectorSide::Columns, Along::Depth),
             ];
-            all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(MatmulTile::Vectors)
+            let all = all.into_iter().flatten().chain(normalized);
+            all.filter(move |_| dtype.size_in_bytes() <= 4).map(MatmulTile::Vectors)
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {

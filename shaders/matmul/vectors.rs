@@ -23,6 +23,9 @@ pub(crate) struct Vectors {
     pub members: [u32; 2],
     /// The lanes of the device's subgroups, if these are used.
     pub subgroup: Option<u32>,
+    /// True if the vectors are multiplied by a weight and divided by their root mean square: an RMS norm. They are rows
+    /// of `a`, and all runs lie along the depth.
+    pub normalized: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +49,8 @@ impl Vectors {
         let stored = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
         let (words, [members, across]) = (self.words, self.members);
-        format!("{} {side}, along {along} x{words}{stored}, {members} by {across}{subgroups}", self.count)
+        let normalized = if self.normalized { "normalized " } else { "" };
+        format!("{} {normalized}{side}, along {along} x{words}{stored}, {members} by {across}{subgroups}", self.count)
     }
 
     /// Returns the invocations per workgroup for products of this depth and number of outputs, and how many of them lie
@@ -131,6 +135,8 @@ struct VectorKernel<'a, 'k> {
     p: &'a ProductBlock<'k>,
     vectors: Operand<'k>,
     matrix: Operand<'k>,
+    /// The weights of a norm of the vectors, and what is added to the mean of their squares.
+    norm: Option<(Loader<'k>, Value<'k>)>,
 }
 
 pub fn write<'k>(p: &ProductBlock<'k>, product: &Matmul, config: Vectors) {
@@ -148,7 +154,8 @@ pub fn write<'k>(p: &ProductBlock<'k>, product: &Matmul, config: Vectors) {
     let b = p.loader(product.b, "b", Width::Words(b_words));
     let (a, b) = (Operand::a(p, a), Operand::b(p, b));
     let (vectors, matrix) = if config.side == VectorSide::Rows { (a, b) } else { (b, a) };
-    let kernel = VectorKernel { k, config, p, vectors, matrix };
+    let weights = |eps| (p.loader(product.a, "norm", Width::Words(config.words)), eps);
+    let kernel = VectorKernel { k, config, p, vectors, matrix, norm: p.eps.map(weights) };
     let y = &Output::new(p, product);
     match config.along {
         Along::Depth => kernel.along_depth(y),
@@ -197,12 +204,19 @@ impl<'k> VectorKernel<'_, 'k> {
         let (x, w) = (&self.vectors.x, &self.matrix.x);
         let (x_lines, w_lines) = (self.lines(), [0, 1, 2, 3].map(|output| self.matrix.line(output)));
         let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
+        let squares = self.zeros(if self.norm.is_some() { config.count } else { 0 }, self.p.accumulator);
         let loads = config.loads(k.target().dialect) * 4 / w.length();
         self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
             let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load_each(line + run))).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
-                for (&line, sums) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)) {
-                    let x = x.load_each(line + run);
+                let weights = self.norm.as_ref().map(|(weights, _)| weights.load_each(run));
+                for (vector, (&line, sums)) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)).enumerate() {
+                    let mut x = x.load_each(line + run);
+                    if let Some(weights) = &weights {
+                        let square = &squares[vector];
+                        square.set(x.iter().fold(square.get(), |sum, &x| x.fma(x, sum)));
+                        x.iter_mut().zip(weights).for_each(|(x, &weight)| *x = *x * weight);
+                    }
                     for (sum, w) in sums.iter().zip(ws) {
                         let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
                         sum.set(x.iter().zip(w).fold(sum.get(), add));
@@ -210,15 +224,22 @@ impl<'k> VectorKernel<'_, 'k> {
                 }
             }
         });
-        self.finish(y, sums.iter().map(|sum| sum.get()).collect(), 1);
+        let [sums, squares] = [sums, squares].map(|all| all.iter().map(|sum| sum.get()).collect());
+        self.finish(y, sums, squares, 1);
     }
 
     /// Adds up each number over all members that are `stride` apart, and stores the sums. A member's numbers are four
     /// neighbours of each vector's product, one vector after the other. The quads of the first `stride` members lie
-    /// side by side.
-    fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, stride: u32) {
+    /// side by side. `squares` are those of vectors to be normalised.
+    fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, squares: Vec<Value<'k>>, stride: u32) {
         let lanes = self.config.workgroup();
-        sum_each(self.k, (lanes, stride), self.config.subgroup, numbers, |vector, column, four| {
+        sum_each(self.k, (lanes, stride), self.config.subgroup, numbers, squares, |vector, column, four, squares| {
+            let norm = self.norm.as_ref().zip(squares);
+            let four = norm.map_or(four, |((_, eps), squares)| {
+                let depth = self.p.depth.convert(squares.ty().scalar);
+                let norm = (squares.divide(depth) + *eps).sqrt();
+                four / norm.splat(4)
+            });
             self.store(y, vector, column * 4, four);
         });
     }
@@ -244,6 +265,6 @@ impl<'k> VectorKernel<'_, 'k> {
             }
         });
         let numbers = sums.iter().flat_map(|sum| (0..4).map(|e| sum.get().lane(e))).collect();
-        self.finish(y, numbers, across);
+        self.finish(y, numbers, Vec::new(), across);
     }
 }

@@ -1,5 +1,6 @@
 //! Linear layers and lookups, with weights that may be quantised.
 
+use super::RmsNorm;
 #[cfg(has_io)]
 use super::Weights;
 use crate::base::dtype::DType;
@@ -147,6 +148,28 @@ impl Linear {
         match &self.bias {
             Some(bias) => product.add(bias),
             None => Ok(product),
+        }
+    }
+
+    /// Returns the layer's output for the norm of `x`. For a row or two, such as the next token of a language model, one
+    /// kernel computes both, if the weight is not quantised: it saves a launch, and does not round what it normalises.
+    ///
+    /// ```
+    /// use marquetry::{Device, Tensor, nn::{Linear, RmsNorm}};
+    ///
+    /// let device = Device::best()?;
+    /// let norm = RmsNorm::new(Tensor::new([1f32, 2.0], &device)?, 0.0);
+    /// let layer = Linear::new(Tensor::new([[1f32, 1.0]], &device)?, None);
+    /// assert_eq!(layer.forward_norm(&norm, &Tensor::new([[3f32, -3.0]], &device)?)?.to_vec::<f32>()?, [-1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
+    pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
+        match &self.parts[..] {
+            [Matrix::Dense(matrix)] => x.linear_of_norm(norm.parts(), matrix, self.bias.as_ref()),
+            _ => self.forward(&norm.forward(x)?),
         }
     }
 

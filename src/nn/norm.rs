@@ -77,6 +77,11 @@ impl RmsNorm {
         Ok(RmsNorm { weight: weights.tensor("weight")?, eps })
     }
 
+    /// Returns the weight, and what is added to the mean of squares.
+    pub(super) fn parts(&self) -> (&Tensor, f64) {
+        (&self.weight, self.eps)
+    }
+
     /// Returns the norm of `x`.
     ///
     /// # Errors

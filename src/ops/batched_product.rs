@@ -1,11 +1,13 @@
 //! [`BatchedProduct`]: a batch of matrix products as a kernel sees it, and the forms in which its operands can be read.
 
+use super::matmul::portable_tile;
 use super::{largest_team, subgroup_lanes};
 use crate::base::dtype::DType;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
 use crate::base::shape::Dims;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
@@ -29,6 +31,8 @@ pub(crate) struct BatchedProduct {
     pub lengths: Dims,
     pub lhs: Operand,
     pub rhs: Operand,
+    /// What a norm of the left rows adds to the mean of their squares.
+    pub eps: Option<Word>,
 }
 
 /// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
@@ -49,7 +53,7 @@ impl BatchedProduct {
             row: view.strides[rank],
             column: view.strides[rank + 1],
         });
-        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs };
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, eps: None };
         while problem.merge_batch_into_rows() {}
         problem
     }
@@ -107,6 +111,7 @@ impl BatchedProduct {
             lengths: self.lengths.clone(),
             lhs: words(&self.lhs, self.lhs.row / 4, 1),
             rhs: words(&self.rhs, 1, self.rhs.column / 4),
+            eps: None,
         })
     }
 
@@ -128,6 +133,7 @@ impl BatchedProduct {
             lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
             lhs: split(&self.lhs, self.lhs.column),
             rhs: split(&self.rhs, self.rhs.row),
+            eps: None,
         }
     }
 
@@ -163,7 +169,7 @@ impl BatchedProduct {
         epilogue: Option<epilogue::Parameters>,
     ) -> Result<()> {
         let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
-        let parameters = Parameters { sizes: self.parameters(), matrix: None, epilogue };
+        let parameters = Parameters { sizes: self.parameters(), matrix: None, eps: self.eps, epilogue };
         let others = shared_buffers(&kernel, groups, device, "matmul")?;
         if others.is_empty() {
             return runtime.run(Launch { kernel, buffers, parameters, groups });
@@ -202,7 +208,23 @@ impl BatchedProduct {
         // A load takes 16 bytes, or else four elements.
         let bytes = dtype.size_in_bytes();
         let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
-        Some(Vectors { side, count, along, words, stored_quads, members, subgroup })
+        Some(Vectors { side, count, along, words, stored_quads, members, subgroup, normalized: false })
+    }
+
+    /// Returns a tile that normalises the left rows as it multiplies them. `None` if another tile computes the product.
+    pub fn normalized_rows(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
+        if !self.lengths.is_empty() || self.unit_vectors(device, dtype).is_some() {
+            return None;
+        }
+        let tile = portable_tile(device, dtype, self);
+        match tile {
+            MatmulTile::Vectors(vectors @ Vectors { side: VectorSide::Rows, along: Along::Depth, .. })
+                if self.parts(device, tile) == 1 =>
+            {
+                Some(MatmulTile::Vectors(Vectors { normalized: true, ..vectors }))
+            }
+            _ => None,
+        }
     }
 
     /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to

@@ -51,6 +51,30 @@ impl Tensor {
         weighted_sum(&terms, self, product.shape(), OP)
     }
 
+    /// Returns [`linear`](Self::linear) of the [`rms_norm`](Self::rms_norm) with a weight and `eps`. If there are a few
+    /// rows, the product's kernel normalises them as it reads them.
+    pub(crate) fn linear_of_norm(
+        &self,
+        norm: (&Tensor, f64),
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        const OP: &str = "linear";
+        let features = self.dims().last();
+        let shapes_fit = weight.rank() == 2 && norm.0.rank() == 1 && features == norm.0.dims().last();
+        let devices = [weight, norm.0].into_iter().chain(bias).all(|tensor| tensor.device() == self.device());
+        let bias_fits = bias.is_none_or(|bias| bias.dtype() == self.dtype() && bias.dims() == &weight.dims()[..1]);
+        // Other calls are computed, or are errors, as they would be one by one.
+        if shapes_fit && devices && bias_fits && features == weight.dims().last() {
+            let output = if bias.is_some() { self.dtype().widened() } else { self.dtype() };
+            if let Some(product) = self.product_of_norm(norm, &weight.t()?, output, OP)? {
+                let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
+                return weighted_sum(&terms, self, product.shape(), OP);
+            }
+        }
+        self.rms_norm(norm.0, norm.1)?.linear(weight, bias)
+    }
+
     /// Returns the sum of the products of two vectors' elements, a scalar. `f16` and `bf16` are computed in `f32`.
     ///
     /// ```

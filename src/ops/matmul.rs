@@ -7,6 +7,7 @@ use super::self_test;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::plan_cache::{Plan, PlanKey, PlanKind};
 use crate::engine::pool::Buffer;
@@ -17,6 +18,7 @@ use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes};
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
+use smallvec::SmallVec;
 
 const OP: &str = "matmul";
 
@@ -79,9 +81,41 @@ impl Tensor {
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let ([lhs_matrix, rhs_matrix], sizes) = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
-        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, op }.pending()?;
+        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, norm: None, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
+    }
+
+    /// Returns the product of the rows' [RMS norm](Self::rms_norm) and a matrix, rounded to a dtype, if one kernel can
+    /// compute it. The shapes of `self`, `weight` and `rhs` fit together.
+    pub(super) fn product_of_norm(
+        &self,
+        (weight, eps): (&Tensor, f64),
+        rhs: &Tensor,
+        output: DType,
+        op: &'static str,
+    ) -> Result<Option<Tensor>> {
+        let columns = rhs.dims()[1];
+        let sizes = [self.elem_count() / self.dims()[self.rank() - 1].max(1), columns, rhs.dims()[0]];
+        let dtypes = [self.dtype(), weight.dtype(), rhs.dtype()];
+        let starts_buffer = weight.rank() == 1 && weight.layout().offset == 0 && weight.is_contiguous();
+        if !self.dtype().is_single_float() || dtypes.iter().any(|&dtype| dtype != dtypes[0]) || !starts_buffer {
+            return Ok(None);
+        }
+        if sizes.contains(&0) || sizes[0] > MOST_NORMALIZED {
+            return Ok(None);
+        }
+        let lhs = self.reshape((sizes[0], sizes[2]))?;
+        let problem = BatchedProduct::new(lhs.layout(), rhs.layout(), sizes);
+        if problem.normalized_rows(self.device(), self.dtype()).is_none() {
+            return Ok(None);
+        }
+        let norm = RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? };
+        let (rhs, batch) = (rhs.clone(), Shape::from(()));
+        weight.realize()?;
+        let product = Product { lhs, rhs, batch, sizes, output, norm: Some(norm), op }.pending()?;
+        let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
+        product.reshape(shape).map(Some)
     }
 
     /// Returns the axes of the batch, and m, n and k, of a product of matrices.
@@ -145,6 +179,9 @@ pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProd
     MatmulTile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
+/// The most rows that are normalised in a product. Each workgroup reads all of them, and adds up their squares.
+const MOST_NORMALIZED: usize = 2;
+
 /// Returns whether products of a dtype use dot products of four bytes, if both operands lie along the depth.
 fn takes_words(device: &Device, dtype: DType) -> bool {
     let faster = device.info().features.integer_dot_products || device.tuning().matmul.words;
@@ -176,7 +213,17 @@ struct Product {
     /// m, n and k.
     sizes: [usize; 3],
     output: DType,
+    /// The norm of the rows of `lhs`, if the kernel computes it.
+    norm: Option<RowNorm>,
     op: &'static str,
+}
+
+/// An RMS norm of rows: `x / sqrt(mean(x^2) + eps) * weight`.
+#[derive(Clone)]
+struct RowNorm {
+    /// Begins its buffer, and is contiguous.
+    weight: Tensor,
+    eps: Word,
 }
 
 impl Producer for Product {
@@ -193,7 +240,16 @@ impl Producer for Product {
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
-        let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
+        let eps = self.norm.as_ref().map(|norm| norm.eps);
+        let problem = BatchedProduct { eps, ..BatchedProduct::new(&lhs_view, &rhs_view, self.sizes) };
+        if self.norm.is_some()
+            && let Some(tile) = problem.normalized_rows(device, self.lhs.dtype())
+        {
+            let dtype = self.lhs.dtype();
+            let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
+            let config = Matmul::of(Encoding::Dense(dtype), output, 0, tile);
+            return self.with_kernel(&problem, config, epilogue, &key);
+        }
         if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
             // The batch has too many axes that do not merge. In row-major order it has one.
             let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
@@ -243,6 +299,15 @@ impl Product {
         Tensor::from_producer(self, shape, output, &device)
     }
 
+    /// Returns what the kernel binds before an epilogue's inputs.
+    fn operands(&self) -> Result<SmallVec<[&Buffer; 4]>> {
+        let mut buffers: SmallVec<[&Buffer; 4]> = SmallVec::new();
+        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.norm.as_ref().map(|norm| &norm.weight)) {
+            buffers.push(operand.buffer()?);
+        }
+        Ok(buffers)
+    }
+
     fn shape(&self) -> Shape {
         let [m, n, _] = self.sizes;
         self.batch.iter().copied().chain([m, n]).collect()
@@ -283,7 +348,9 @@ impl Product {
             return self.run_first(plan, None, key);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, config, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
+        let buffers: SmallVec<[&Buffer; 4]> = self.operands()?.into_iter().chain([&y]).collect();
+        problem.launch(device, config, &buffers, None)?;
+        drop(buffers);
         self.stored(y, output, epilogue.is_none())
     }
 
@@ -378,7 +445,7 @@ impl Product {
         let Some(epilogue) = epilogue else { return Ok(None) };
         let Some((part, parameters)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
         let kernel = Matmul { output: epilogue.expr.dtype(), epilogue: Some(part.into()), ..config.clone() };
-        let bindings = if kernel.tile.has_parts() { 5 } else { 3 };
+        let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.norm.is_some());
         let stores = |dtype| kernel.tile.stores(dtype);
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
@@ -386,7 +453,7 @@ impl Product {
         if let Some(plan) = self.plan(problem, kernel.clone(), Some(parameters.clone()))? {
             return self.run_first(plan, Some(epilogue), key).map(Some);
         }
-        let finished = epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
+        let finished = epilogue.run(self.operands()?, &[], (device, self.op), |buffers| {
             problem.launch(device, kernel, buffers, Some(parameters))
         });
         finished.map(Some)
@@ -396,12 +463,15 @@ impl Product {
     fn key(&self, epilogue: Option<&Epilogue>) -> PlanKey {
         let mut key = PlanKey::new(PlanKind::Product);
         key.extend(self.sizes.map(|size| size as u64));
-        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8);
+        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8 | u64::from(self.norm.is_some()) << 16);
         for side in [&self.lhs, &self.rhs] {
             // Which loads of several elements are possible depends on the offset, modulo at most 64 elements.
             key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
             key.extend(side.dims().iter().map(|&length| length as u64));
             key.extend(side.strides().iter().map(|&stride| stride as u64));
+        }
+        if let Some(RowNorm { eps, .. }) = self.norm {
+            key.push(eps.stored_bits());
         }
         if let Some(epilogue) = epilogue {
             epilogue.push_key(&mut key);
@@ -422,7 +492,7 @@ impl Product {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
-        let parameters = matmul::Parameters { sizes: problem.parameters(), matrix: None, epilogue };
+        let parameters = matmul::Parameters { sizes: problem.parameters(), matrix: None, eps: problem.eps, epilogue };
         let set_numbers = |parameters: &mut matmul::Parameters, next: &mut dyn FnMut() -> u32| {
             let matmul::Parameters { sizes, epilogue, .. } = parameters;
             sizes.a.offset = next() as usize;
@@ -447,12 +517,14 @@ impl Product {
         let offsets = [&self.lhs, &self.rhs].map(|side| side.layout().offset as u32).into_iter();
         if let (Some(epilogue), Some(config)) = (epilogue, &kernel.epilogue) {
             let numbers = offsets.chain(epilogue.numbers(config));
-            return epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
+            return epilogue.run(self.operands()?, &[], (device, self.op), |buffers| {
                 device.runtime().run_plan(plan, buffers, numbers)
             });
         }
         let y = allocate(&self.shape(), kernel.output, device, self.op)?;
-        device.runtime().run_plan(plan, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], offsets)?;
+        let buffers: SmallVec<[&Buffer; 4]> = self.operands()?.into_iter().chain([&y]).collect();
+        device.runtime().run_plan(plan, &buffers, offsets)?;
+        drop(buffers);
         self.stored(y, kernel.output, true)
     }
 }

@@ -110,6 +110,7 @@ impl Trial {
             column: column as isize,
         };
         let problem = BatchedProduct {
+            eps: None,
             sizes: self.sizes,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             lhs: place(if a_lines { [k, 1] } else { [1, m] }),

@@ -97,7 +97,8 @@ impl QuantizedTensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let device = self.device.clone();
-        let parameters = Parameters { sizes: problem.parameters(), matrix: Some(slice.matrix()), epilogue: None };
+        let parameters =
+            Parameters { sizes: problem.parameters(), matrix: Some(slice.matrix()), eps: None, epilogue: None };
         let groups = problem.groups(&device, &kernel)?;
         let inputs = [x.buffer()?.clone(), slice.part.buffer.clone()].into_iter().collect();
         let shape = Shape::from((x.dims()[0], slice.rows));

@@ -2,6 +2,8 @@
 
 use crate::count_launches;
 use half::f16;
+use marquetry::internals::{open_tuned, tuning};
+use marquetry::nn::{Linear, RmsNorm};
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Explanation, Gemm, PoolConfig, Result, Tensor};
 
 on_each_device! {
@@ -29,6 +31,7 @@ on_each_device! {
     products_that_others_wait_for_are_kept
     what_kernels_of_products_cannot_do_runs_apart
     products_hold_their_operands
+    products_normalise_their_rows
     fusion_does_not_show_in_the_numbers
 }
 
@@ -755,6 +758,30 @@ fn products_hold_their_operands(device: &Device) -> Result<()> {
     let in_use = device.memory_stats().in_use;
     drop(changed);
     assert_eq!(device.memory_stats().in_use, in_use - (1 << 20), "what has run holds nothing");
+    Ok(())
+}
+
+/// With the tuning of a GPU, a norm, a product and what is added to it are one kernel. Plans keep nothing of the norm.
+fn products_normalise_their_rows(device: &Device) -> Result<()> {
+    let device = open_tuned(&device.id(), &tuning::entry("default").unwrap().tuning)?;
+    let matrix = Tensor::ones((8, 64), DType::F32, &device)?;
+    let x = Tensor::full(2f32, (1, 64), &device)?;
+    let residual = Tensor::full(0.5f32, (1, 8), &device)?;
+    for operand in [&matrix, &x, &residual] {
+        operand.realize()?;
+    }
+    let layer = Linear::new(matrix, None);
+    // Squares of 4 and 0 or 12: roots of 2 and of 4.
+    for (weight, eps, expected) in [(1f32, 0.0, 64.5), (3.0, 0.0, 192.5), (3.0, 12.0, 96.5), (1.0, 12.0, 32.5)] {
+        let weight = Tensor::full(weight, 64, &device)?;
+        weight.realize()?;
+        let (y, launches) = count_launches(&device, || {
+            let y = layer.forward_norm(&RmsNorm::new(weight, eps), &x)?.add(&residual)?;
+            y.realize()?;
+            Ok(y)
+        })?;
+        assert_eq!((launches, y.to_vec::<f32>()?), (1, vec![expected; 8]));
+    }
     Ok(())
 }
 

@@ -5,11 +5,13 @@ use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
+use crate::reference::linear::matmul;
 use crate::reference::normalize::{batch_norm, group_norm, l2_normalize, layer_norm, log_softmax, rms_norm, softmax};
 use crate::reference::numbers::round;
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::nn::{Linear, RmsNorm};
 use marquetry::{DType, Device, Tensor};
 
 pub const TOLERANCES: Table = &[
@@ -28,6 +30,16 @@ pub const TOLERANCES: Table = &[
             ulp: 8.0,
             of_scale: EPS,
             reason: "the sum of squares is rounded (the scale), then a square root, a division and a product",
+            ..EXACT
+        },
+    ),
+    (
+        &["forward_norm"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "a norm within 8 eps, whose rows may be rounded to the dtype, then products and additions within \
+                     eps of the sum of magnitudes (the scale)",
             ..EXACT
         },
     ),
@@ -102,6 +114,35 @@ fn check_last_axes(input: &Sample, axes: usize, parameters: Layout, device: &Dev
     let (values, scale) = layer_norm(&input.values, &weight.values, &ArrayD::zeros(shape), 1e-5);
     let actual = input.tensor.layer_norm(&weight.tensor, None, 1e-5)?;
     check("layer_norm", &actual, &Expected::new(values, dtype).with_scale(scale))
+}
+
+/// Checks a linear layer of a norm, and what is added to it.
+fn check_linear([rows, features, outputs]: [usize; 3], bias: bool, dtype: DType, device: &Device) -> Outcome {
+    let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
+    let (x, weight) = (operand("x", &[rows, features])?, operand("weight", &[features])?);
+    let (matrix, residual) = (operand("matrix", &[outputs, features])?, operand("residual", &[rows, outputs])?);
+    let bias = bias.then(|| operand("bias", &[outputs])).transpose()?;
+    let norm = RmsNorm::new(weight.tensor, 1e-5);
+    let layer = Linear::new(matrix.tensor, bias.as_ref().map(|bias| bias.tensor.clone()));
+    let actual = layer.forward_norm(&norm, &x.tensor)?;
+    let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
+    let (mut values, mut scale) = matmul(&normalized, &matrix.values.t().to_owned(), DType::F32);
+    // Half an ulp of the dtype, in ulps of its numbers at 1.
+    let rounding = match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::BF16 => 2f64.powi(-8),
+        _ => EPS,
+    };
+    scale *= 10.0 + rounding / EPS;
+    if let Some(bias) = bias {
+        values += &bias.values;
+        scale += &bias.values.mapv(f64::abs);
+    }
+    check("forward_norm", &actual, &Expected::new(values.clone(), dtype).with_scale(scale.clone()))?;
+    // The sum with the rounded product, or with what was not rounded.
+    let sum = layer.forward_norm(&norm, &x.tensor)?.add(&residual.tensor)?;
+    scale += &values.mapv(|x| x.abs() * rounding / EPS);
+    check("forward_norm", &sum, &Expected::new(values + &residual.values, dtype).with_scale(scale))
 }
 
 /// Returns an optional vector with one number per channel, and the numbers that it stands for.
@@ -326,6 +367,16 @@ pub fn add(suite: &mut Suite) {
             let tensor = upload(&values, dtype, device)?;
             check_layer_norm(&Sample { tensor, values }, 1, Layout::Contiguous, 1e-5, device)
         });
+    }
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for sizes in [[1, 64, 48], [1, 4096, 260], [1, 2056, 12], [2, 256, 100], [5, 64, 64], [1, 30, 7]] {
+            let [rows, features, outputs] = sizes;
+            for (name, bias) in [("", false), ("_bias", true)] {
+                suite.add("forward_norm", format!("{dtype}::{rows}_{features}_{outputs}{name}"), move |device| {
+                    check_linear(sizes, bias, dtype, device)
+                });
+            }
+        }
     }
     suite.add("softmax", "f32::longest_special", |device| {
         // Rows whose largest number changes often, comes late, is minus infinity or is NaN.
