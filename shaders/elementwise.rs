@@ -330,7 +330,7 @@ fn truth(x: Value<'_>) -> Value<'_> {
 
 impl UnaryOp {
     /// The mathematics of the function.
-    fn apply(self, x: Value<'_>) -> Value<'_> {
+    pub(super) fn apply(self, x: Value<'_>) -> Value<'_> {
         let number = |n: f64| x.literal(n);
         match self {
             UnaryOp::Neg => -x,

@@ -306,20 +306,19 @@ impl<'k> Member<'k> {
     }
 }
 
-/// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. The first
-/// numbers come in fours. Calls `take` with the number of a four, a place below `stride`, the four sums, and the sum
-/// that belongs to the four among `others`, of which there is one for each four or none. It does so in as many
-/// invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are used.
+/// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. The numbers
+/// come in groups of one size. Calls `take` with the number of a group, a place below `stride`, and the group's sums, in
+/// as many invocations as there are groups and places. `subgroup` is the number of a subgroup's lanes, if these are
+/// used.
 pub(super) fn sum_each<'k>(
     k: &'k KernelBuilder,
     (lanes, stride): (u32, u32),
     subgroup: Option<u32>,
-    fours: Vec<Value<'k>>,
-    others: Vec<Value<'k>>,
-    take: impl FnOnce(Value<'k>, Value<'k>, Value<'k>, Option<Value<'k>>),
+    groups: &[Vec<Value<'k>>],
+    take: impl FnOnce(Value<'k>, Value<'k>, &[Value<'k>]),
 ) {
-    let (four_count, has_others) = (fours.len() as u32 / 4, !others.is_empty());
-    let numbers: Vec<_> = fours.into_iter().chain(others).collect();
+    let (group_count, size) = (groups.len() as u32, groups[0].len() as u32);
+    let numbers = groups.concat();
     let lane = k.local_index();
     let (count, ty) = (numbers.len() as u32, numbers[0].ty());
     // The lanes of a subgroup add up their numbers by exchange at doubling distances.
@@ -347,11 +346,10 @@ pub(super) fn sum_each<'k>(
         totals.store(total, tree(parts, &|&a, &b| a + b));
     });
     k.barrier();
-    let (four, place) = (lane / stride, lane % stride);
-    k.when(lane.lt(four_count * stride), || {
-        let sums = k.vector(&[0, 1, 2, 3].map(|e| totals.load((four * 4 + e) * stride + place)));
-        let other = has_others.then(|| totals.load((four + 4 * four_count) * stride + place));
-        take(four, place, sums, other);
+    let (group, place) = (lane / stride, lane % stride);
+    k.when(lane.lt(group_count * stride), || {
+        let sums: Vec<_> = (0..size).map(|e| totals.load((group * size + e) * stride + place)).collect();
+        take(group, place, &sums);
     });
 }
 

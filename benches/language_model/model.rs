@@ -1,6 +1,6 @@
 //! A language model of Llama's form. Its weights are random: only their shapes count.
 
-use marquetry::nn::{KvCache, KvCacheConfig, Linear, RmsNorm, Rope};
+use marquetry::nn::{Gate, GatedLinear, KvCache, KvCacheConfig, Linear, RmsNorm, Rope};
 use marquetry::{AttentionConfig, BlockFormat, DType, Device, Result, Tensor};
 
 const EPSILON: f64 = 1e-5;
@@ -47,7 +47,7 @@ struct Layer {
     norms: [RmsNorm; 2],
     queries_keys_values: Linear,
     out: Linear,
-    gate_up: Linear,
+    gate_up: GatedLinear,
     down: Linear,
 }
 
@@ -90,7 +90,7 @@ impl Model {
                 norms: [norm()?, norm()?],
                 queries_keys_values: matrix((heads + 2 * kv_heads) * features, width)?,
                 out: matrix(width, heads * features)?,
-                gate_up: matrix(2 * inner, width)?,
+                gate_up: GatedLinear::new(matrix(2 * inner, width)?, Gate::Silu),
                 down: matrix(width, inner)?,
             })
         };
@@ -112,7 +112,7 @@ impl Model {
 
     /// Returns the tokens that follow the last `rows` of these, which the cache expects.
     pub fn next(&self, ids: &Tensor, rows: usize, cache: &KvCache) -> Result<Tensor> {
-        let Sizes { heads, kv_heads, features, inner, .. } = self.sizes;
+        let Sizes { heads, kv_heads, features, .. } = self.sizes;
         let tokens = ids.elem_count();
         let causal = AttentionConfig::default().causal(true);
         let mut x = self.embedding.embedding(ids)?;
@@ -124,7 +124,6 @@ impl Model {
             let y = cache.attend(number, [&q?, &k?, &v?], Some(&self.rope), &causal)?;
             x = x.add(&layer.out.forward(&y.reshape((tokens, heads * features))?)?)?;
             let y = layer.gate_up.forward_norm(&layer.norms[1], &x)?;
-            let y = y.narrow(1, 0, inner)?.silu()?.mul(&y.narrow(1, inner, inner)?)?;
             x = x.add(&layer.down.forward(&y)?)?;
         }
         let last = x.narrow(0, tokens - rows, rows)?;

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 use marquetry::io::Gguf;
-use marquetry::nn::{Embedding, KvCache, KvCacheConfig, Linear, RmsNorm, Rope, WeightFile, Weights};
+use marquetry::nn::{Embedding, Gate, GatedLinear, KvCache, KvCacheConfig, Linear, RmsNorm, Rope, WeightFile, Weights};
 use marquetry::{AttentionConfig, DType, Device, Tensor};
 
 /// What the file says about the model.
@@ -63,8 +63,8 @@ struct Layer {
     packed: Linear,
     output: Linear,
     network_norm: RmsNorm,
-    /// The projections to the gate and to what it lets through.
-    gate_up: Linear,
+    /// The projections to the gates and to what they let through.
+    gate_up: GatedLinear,
     down: Linear,
 }
 
@@ -75,7 +75,7 @@ impl Layer {
             packed: Linear::load_packed(weights, &["attn_q", "attn_k", "attn_v"])?,
             output: Linear::load(&weights.at("attn_output"))?,
             network_norm: RmsNorm::load(&weights.at("ffn_norm"), eps)?,
-            gate_up: Linear::load_packed(weights, &["ffn_gate", "ffn_up"])?,
+            gate_up: GatedLinear::new(Linear::load_packed(weights, &["ffn_gate", "ffn_up"])?, Gate::Silu),
             down: Linear::load(&weights.at("ffn_down"))?,
         })
     }
@@ -99,9 +99,7 @@ impl Layer {
     }
 
     fn network(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        let both = self.gate_up.forward_norm(&self.network_norm, x)?;
-        let width = both.dim(-1)? / 2;
-        let gated = both.narrow(-1, 0, width)?.silu()?.mul(&both.narrow(-1, width, width)?)?;
+        let gated = self.gate_up.forward_norm(&self.network_norm, x)?;
         self.down.forward(&gated)
     }
 }

@@ -65,8 +65,9 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows
 
     let sums: Vec<_> = sums.iter().map(|sum| sum.get()).collect();
     if !own_rows {
-        return sum_each(k, (members, 1), subgroup, sums, Vec::new(), |vector, _, numbers, _| {
-            config.store(k, &part, &y, [vector, first_row], numbers);
+        let vectors: Vec<_> = sums.chunks(ROWS as usize).map(<[_]>::to_vec).collect();
+        return sum_each(k, (members, 1), subgroup, &vectors, |vector, _, numbers| {
+            config.store(k, &part, &y, [vector, first_row], k.vector(numbers));
         });
     }
     for (vector, four) in (0..).zip(sums.chunks(ROWS as usize)) {

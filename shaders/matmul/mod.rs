@@ -26,7 +26,7 @@ use super::{Family, Units, volume};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::kernels::elementwise::outputs;
-use crate::kernels::expr::{BinaryOp, Expr, TermId};
+use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use crate::tuning::UnitBlock;
 
@@ -105,6 +105,8 @@ parameters! {
     matrix: Option<BlockMatrix> = config.b.matrix(),
     /// What a norm of the rows adds to the mean of their squares.
     eps: Option<Float> = config.tile.is_normalized().then_some(Float(config.dtype())),
+    /// The distance in elements from the column of a gate to the one that it gates.
+    behind_gates: Option<Size> = config.tile.is_gated().then_some(Size),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -152,6 +154,11 @@ impl MatmulTile {
     /// True if rows are normalised as they are multiplied. The kernel binds the norm's weights after its operands.
     pub const fn is_normalized(self) -> bool {
         matches!(self, MatmulTile::Vectors(Vectors { normalized: true, .. }))
+    }
+
+    /// True if the right operand has two columns for each output, one of which is a gate.
+    pub const fn is_gated(self) -> bool {
+        matches!(self, MatmulTile::Vectors(Vectors { gate: Some(_), .. }))
     }
 
     /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
@@ -219,6 +226,8 @@ struct ProductBlock<'k> {
     matrix: Option<DeclaredMatrix<'k>>,
     /// What a norm of the rows adds to the mean of their squares.
     eps: Option<Value<'k>>,
+    /// The distance in elements from the column of a gate to the one that it gates.
+    behind_gates: Option<Value<'k>>,
     /// The parameters of the epilogue.
     epilogue: Option<epilogue::Declared<'k>>,
 }
@@ -259,7 +268,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, matrix, eps, epilogue } = config.declare(k);
+        let Declared { sizes, matrix, eps, behind_gates, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
@@ -310,6 +319,7 @@ impl<'k> ProductBlock<'k> {
             part: count.map(part),
             matrix,
             eps,
+            behind_gates,
             epilogue,
         }
     }
@@ -565,9 +575,13 @@ impl Family for Matmul {
                     stored_quads: side == VectorSide::Rows,
                     subgroup: None,
                     normalized: false,
+                    gate: None,
                 })
             };
-            let normalized = few(VectorSide::Rows, Along::Depth).map(|tile| Vectors { normalized: true, ..tile });
+            let normalized = few(VectorSide::Rows, Along::Depth).map(|tile| {
+                let gate = (tile.count == 1).then_some(UnaryOp::Silu);
+                Vectors { normalized: true, gate, ..tile }
+            });
             let normalized = normalized.into_iter().filter(move |_| dtype.is_float());
             let all = [
                 few(VectorSide::Rows, Along::Depth),

@@ -3,6 +3,7 @@
 
 use super::{Along, Matmul, Output, ProductBlock, in_runs};
 use crate::kernels::encoding::{Loader, Width};
+use crate::kernels::expr::UnaryOp;
 use crate::kernels::workgroup::sum_each;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 
@@ -26,6 +27,9 @@ pub(crate) struct Vectors {
     /// True if the vectors are multiplied by a weight and divided by their root mean square: an RMS norm. They are rows
     /// of `a`, and all runs lie along the depth.
     pub normalized: bool,
+    /// The function of a gate, if the matrix has two columns for each output: the result is the function of the first
+    /// one's product, times the second one's. The vectors are rows of `a`, and all runs lie along the depth.
+    pub gate: Option<UnaryOp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,7 +54,11 @@ impl Vectors {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
         let (words, [members, across]) = (self.words, self.members);
         let normalized = if self.normalized { "normalized " } else { "" };
-        format!("{} {normalized}{side}, along {along} x{words}{stored}, {members} by {across}{subgroups}", self.count)
+        let gate = self.gate.map_or(String::new(), |gate| format!(", gated by {gate:?}").to_lowercase());
+        format!(
+            "{} {normalized}{side}, along {along} x{words}{stored}, {members} by {across}{subgroups}{gate}",
+            self.count
+        )
     }
 
     /// Returns the invocations per workgroup for products of this depth and number of outputs, and how many of them lie
@@ -203,14 +211,18 @@ impl<'k> VectorKernel<'_, 'k> {
         let (k, config) = (self.k, self.config);
         let (x, w) = (&self.vectors.x, &self.matrix.x);
         let (x_lines, w_lines) = (self.lines(), [0, 1, 2, 3].map(|output| self.matrix.line(output)));
-        let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
+        // The columns behind a gate follow all gates.
+        let behind = self.p.behind_gates.map(|distance| w_lines.map(|line| line + distance / w.length()));
+        let w_lines: Vec<_> = w_lines.into_iter().chain(behind.into_iter().flatten()).collect();
+        let sums = self.zeros(config.count * w_lines.len() as u32, self.p.accumulator);
         let squares = self.zeros(if self.norm.is_some() { config.count } else { 0 }, self.p.accumulator);
         let loads = config.loads(k.target().dialect) * 4 / w.length();
         self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
-            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load_each(line + run))).collect();
+            let of_run = |&run: &Value<'k>| w_lines.iter().map(|&line| w.load_each(line + run)).collect();
+            let ws: Vec<Vec<_>> = runs.iter().map(of_run).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
                 let weights = self.norm.as_ref().map(|(weights, _)| weights.load_each(run));
-                for (vector, (&line, sums)) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)).enumerate() {
+                for (vector, (&line, sums)) in x_lines.iter().zip(sums.chunks(w_lines.len())).enumerate() {
                     let mut x = x.load_each(line + run);
                     if let Some(weights) = &weights {
                         let square = &squares[vector];
@@ -224,23 +236,30 @@ impl<'k> VectorKernel<'_, 'k> {
                 }
             }
         });
-        let [sums, squares] = [sums, squares].map(|all| all.iter().map(|sum| sum.get()).collect());
-        self.finish(y, sums, squares, 1);
+        let groups: Vec<Vec<_>> = sums
+            .chunks(w_lines.len())
+            .enumerate()
+            .map(|(vector, sums)| sums.iter().chain(squares.get(vector)).map(|sum| sum.get()).collect())
+            .collect();
+        self.finish(y, &groups, 1);
     }
 
-    /// Adds up each number over all members that are `stride` apart, and stores the sums. A member's numbers are four
-    /// neighbours of each vector's product, one vector after the other. The quads of the first `stride` members lie
-    /// side by side. `squares` are those of vectors to be normalised.
-    fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, squares: Vec<Value<'k>>, stride: u32) {
-        let lanes = self.config.workgroup();
-        sum_each(self.k, (lanes, stride), self.config.subgroup, numbers, squares, |vector, column, four, squares| {
-            let norm = self.norm.as_ref().zip(squares);
-            let four = norm.map_or(four, |((_, eps), squares)| {
+    /// Adds up each number over all members that are `stride` apart, and stores the results. A member has a group of
+    /// numbers for each vector: four neighbours of its product, and the same behind gates, then the sum of the squares
+    /// of a vector to be normalised. The quads of the first `stride` members lie side by side.
+    fn finish(&self, y: &Output<'k>, groups: &[Vec<Value<'k>>], stride: u32) {
+        let (k, lanes) = (self.k, self.config.workgroup());
+        sum_each(k, (lanes, stride), self.config.subgroup, groups, |vector, column, sums| {
+            let norm = self.norm.as_ref().zip(sums.last()).map(|((_, eps), squares)| {
                 let depth = self.p.depth.convert(squares.ty().scalar);
-                let norm = (squares.divide(depth) + *eps).sqrt();
-                four / norm.splat(4)
+                (squares.divide(depth) + *eps).sqrt().splat(4)
             });
-            self.store(y, vector, column * 4, four);
+            let four = |first: usize| {
+                let four = k.vector(&sums[first..][..4]);
+                norm.map_or(four, |norm| four / norm)
+            };
+            let result = self.config.gate.map_or_else(|| four(0), |gate| gate.apply(four(0)) * four(4));
+            self.store(y, vector, column * 4, result);
         });
     }
 
@@ -264,7 +283,7 @@ impl<'k> VectorKernel<'_, 'k> {
                 }
             }
         });
-        let numbers = sums.iter().flat_map(|sum| (0..4).map(|e| sum.get().lane(e))).collect();
-        self.finish(y, numbers, Vec::new(), across);
+        let groups: Vec<_> = sums.iter().map(|sum| (0..4).map(|e| sum.get().lane(e)).collect()).collect();
+        self.finish(y, &groups, across);
     }
 }

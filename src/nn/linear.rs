@@ -6,6 +6,7 @@ use super::Weights;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
+use crate::kernels::expr::UnaryOp;
 use crate::quantized::QuantizedTensor;
 use crate::tensor::Tensor;
 
@@ -167,9 +168,21 @@ impl Linear {
     /// # Errors
     /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
     pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
+        if let [Matrix::Dense(matrix)] = &self.parts[..]
+            && let Some(y) = x.linear_at_once(Some(norm.parts()), matrix, self.bias.as_ref(), None)?
+        {
+            return Ok(y);
+        }
+        self.forward(&norm.forward(x)?)
+    }
+
+    /// Returns the layer's output with a gate, if one kernel computes it.
+    pub(super) fn gated(&self, norm: Option<&RmsNorm>, gate: UnaryOp, x: &Tensor) -> Result<Option<Tensor>> {
         match &self.parts[..] {
-            [Matrix::Dense(matrix)] => x.linear_of_norm(norm.parts(), matrix, self.bias.as_ref()),
-            _ => self.forward(&norm.forward(x)?),
+            [Matrix::Dense(matrix)] => {
+                x.linear_at_once(norm.map(RmsNorm::parts), matrix, self.bias.as_ref(), Some(gate))
+            }
+            _ => Ok(None),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod bit_linear;
 mod conv;
+mod gated;
 mod kv_cache;
 mod linear;
 mod norm;
@@ -14,6 +15,7 @@ mod weights;
 
 pub use bit_linear::{BitLinear, BitLinearClass};
 pub use conv::{Conv1d, Conv2d};
+pub use gated::{Gate, GatedLinear};
 pub use kv_cache::{KvCache, KvCacheConfig, Sequence};
 pub use linear::{Embedding, Linear, Matrix};
 pub use norm::{LayerNorm, RmsNorm};

@@ -33,6 +33,8 @@ pub(crate) struct BatchedProduct {
     pub rhs: Operand,
     /// What a norm of the left rows adds to the mean of their squares.
     pub eps: Option<Word>,
+    /// The distance in elements from the column of a gate to the one that it gates.
+    pub behind_gates: Option<usize>,
 }
 
 /// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
@@ -53,7 +55,7 @@ impl BatchedProduct {
             row: view.strides[rank],
             column: view.strides[rank + 1],
         });
-        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, eps: None };
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, eps: None, behind_gates: None };
         while problem.merge_batch_into_rows() {}
         problem
     }
@@ -112,6 +114,7 @@ impl BatchedProduct {
             lhs: words(&self.lhs, self.lhs.row / 4, 1),
             rhs: words(&self.rhs, 1, self.rhs.column / 4),
             eps: None,
+            behind_gates: None,
         })
     }
 
@@ -134,6 +137,7 @@ impl BatchedProduct {
             lhs: split(&self.lhs, self.lhs.column),
             rhs: split(&self.rhs, self.rhs.row),
             eps: None,
+            behind_gates: None,
         }
     }
 
@@ -169,7 +173,7 @@ impl BatchedProduct {
         epilogue: Option<epilogue::Parameters>,
     ) -> Result<()> {
         let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
-        let parameters = Parameters { sizes: self.parameters(), matrix: None, eps: self.eps, epilogue };
+        let parameters = self.all_parameters(epilogue);
         let others = shared_buffers(&kernel, groups, device, "matmul")?;
         if others.is_empty() {
             return runtime.run(Launch { kernel, buffers, parameters, groups });
@@ -208,11 +212,12 @@ impl BatchedProduct {
         // A load takes 16 bytes, or else four elements.
         let bytes = dtype.size_in_bytes();
         let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
-        Some(Vectors { side, count, along, words, stored_quads, members, subgroup, normalized: false })
+        Some(Vectors { side, count, along, words, stored_quads, members, subgroup, normalized: false, gate: None })
     }
 
-    /// Returns a tile that normalises the left rows as it multiplies them. `None` if another tile computes the product.
-    pub fn normalized_rows(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
+    /// Returns the tile of a few rows that are read along the depth, as the matrix is. Such a tile can normalise rows
+    /// and apply gates. `None` if another tile computes the product.
+    pub fn few_rows(&self, device: &Device, dtype: DType) -> Option<Vectors> {
         if !self.lengths.is_empty() || self.unit_vectors(device, dtype).is_some() {
             return None;
         }
@@ -221,7 +226,7 @@ impl BatchedProduct {
             MatmulTile::Vectors(vectors @ Vectors { side: VectorSide::Rows, along: Along::Depth, .. })
                 if self.parts(device, tile) == 1 =>
             {
-                Some(MatmulTile::Vectors(Vectors { normalized: true, ..vectors }))
+                Some(vectors)
             }
             _ => None,
         }
@@ -273,7 +278,13 @@ impl BatchedProduct {
         fits.then_some(MatmulTile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
-    pub fn parameters(&self) -> SizeParameters {
+    /// Returns the parameters of a kernel for operands that are not quantised.
+    pub fn all_parameters(&self, epilogue: Option<epilogue::Parameters>) -> Parameters {
+        let (eps, behind_gates) = (self.eps, self.behind_gates);
+        Parameters { sizes: self.parameters(), matrix: None, eps, behind_gates, epilogue }
+    }
+
+    fn parameters(&self) -> SizeParameters {
         let [m, n, depth] = self.sizes;
         let [a, b] = [&self.lhs, &self.rhs].map(|operand| Strided {
             offset: operand.offset,

@@ -2,6 +2,7 @@
 
 use super::gemm::weighted_sum;
 use crate::base::error::{Error, Result};
+use crate::kernels::expr::UnaryOp;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -51,28 +52,31 @@ impl Tensor {
         weighted_sum(&terms, self, product.shape(), OP)
     }
 
-    /// Returns [`linear`](Self::linear) of the [`rms_norm`](Self::rms_norm) with a weight and `eps`. If there are a few
-    /// rows, the product's kernel normalises them as it reads them.
-    pub(crate) fn linear_of_norm(
+    /// Returns [`linear`](Self::linear), of the [`rms_norm`](Self::rms_norm) with a weight and `eps` if there is a
+    /// norm. With a gate, the outputs are gates and what they gate, which are multiplied. `None` if no kernel computes
+    /// all of it at once, or if something is wrong.
+    pub(crate) fn linear_at_once(
         &self,
-        norm: (&Tensor, f64),
+        norm: Option<(&Tensor, f64)>,
         weight: &Tensor,
         bias: Option<&Tensor>,
-    ) -> Result<Tensor> {
+        gate: Option<UnaryOp>,
+    ) -> Result<Option<Tensor>> {
         const OP: &str = "linear";
         let features = self.dims().last();
-        let shapes_fit = weight.rank() == 2 && norm.0.rank() == 1 && features == norm.0.dims().last();
-        let devices = [weight, norm.0].into_iter().chain(bias).all(|tensor| tensor.device() == self.device());
+        let norm_fits = norm.is_none_or(|(weight, _)| weight.rank() == 1 && weight.dims().last() == features);
+        let weight_fits = weight.rank() == 2 && weight.dims().last() == features;
         let bias_fits = bias.is_none_or(|bias| bias.dtype() == self.dtype() && bias.dims() == &weight.dims()[..1]);
-        // Other calls are computed, or are errors, as they would be one by one.
-        if shapes_fit && devices && bias_fits && features == weight.dims().last() {
-            let output = if bias.is_some() { self.dtype().widened() } else { self.dtype() };
-            if let Some(product) = self.product_of_norm(norm, &weight.t()?, output, OP)? {
-                let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
-                return weighted_sum(&terms, self, product.shape(), OP);
-            }
+        let gate_fits = gate.is_none() || bias.is_none() && weight.dims()[0].is_multiple_of(2);
+        let others = norm.map(|(weight, _)| weight).into_iter().chain([weight]).chain(bias);
+        let devices_fit = others.into_iter().all(|other| other.device() == self.device());
+        if !(norm_fits && weight_fits && bias_fits && gate_fits && devices_fit) {
+            return Ok(None);
         }
-        self.rms_norm(norm.0, norm.1)?.linear(weight, bias)
+        let output = if bias.is_some() { self.dtype().widened() } else { self.dtype() };
+        let Some(product) = self.product_of_few_rows(norm, &weight.t()?, gate, output, OP)? else { return Ok(None) };
+        let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
+        weighted_sum(&terms, self, product.shape(), OP).map(Some)
     }
 
     /// Returns the sum of the products of two vectors' elements, a scalar. `f16` and `bf16` are computed in `f32`.

@@ -13,8 +13,8 @@ use crate::engine::plan_cache::{Plan, PlanKey, PlanKind};
 use crate::engine::pool::Buffer;
 use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
-use crate::kernels::expr::Domain;
-use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes};
+use crate::kernels::expr::{Domain, UnaryOp};
+use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, Vectors};
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -81,39 +81,47 @@ impl Tensor {
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let ([lhs_matrix, rhs_matrix], sizes) = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
-        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, norm: None, op }.pending()?;
+        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, around: Around::default(), op }
+            .pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
 
-    /// Returns the product of the rows' [RMS norm](Self::rms_norm) and a matrix, rounded to a dtype, if one kernel can
-    /// compute it. The shapes of `self`, `weight` and `rhs` fit together.
-    pub(super) fn product_of_norm(
+    /// Returns the product of a few rows and a matrix, rounded to a dtype, with what a kernel can compute around it.
+    /// `None` if no kernel can. The shapes fit together. With a gate, the matrix has two columns for each output: all
+    /// gates, then what they gate.
+    pub(super) fn product_of_few_rows(
         &self,
-        (weight, eps): (&Tensor, f64),
+        norm: Option<(&Tensor, f64)>,
         rhs: &Tensor,
+        gate: Option<UnaryOp>,
         output: DType,
         op: &'static str,
     ) -> Result<Option<Tensor>> {
-        let columns = rhs.dims()[1];
-        let sizes = [self.elem_count() / self.dims()[self.rank() - 1].max(1), columns, rhs.dims()[0]];
-        let dtypes = [self.dtype(), weight.dtype(), rhs.dtype()];
-        let starts_buffer = weight.rank() == 1 && weight.layout().offset == 0 && weight.is_contiguous();
-        if !self.dtype().is_single_float() || dtypes.iter().any(|&dtype| dtype != dtypes[0]) || !starts_buffer {
+        let depth = rhs.dims()[0];
+        let columns = rhs.dims()[1] / if gate.is_some() { 2 } else { 1 };
+        let sizes = [self.elem_count() / depth.max(1), columns, depth];
+        let begins_buffer = |x: &Tensor| x.layout().offset == 0 && x.is_contiguous();
+        let suits = self.dtype().is_single_float()
+            && norm.is_none_or(|(weight, _)| weight.dtype() == self.dtype() && begins_buffer(weight))
+            && rhs.dtype() == self.dtype()
+            && (1..=MOST_AROUND).contains(&sizes[0])
+            && columns > 0
+            && depth > 0;
+        if !suits {
             return Ok(None);
         }
-        if sizes.contains(&0) || sizes[0] > MOST_NORMALIZED {
-            return Ok(None);
-        }
-        let lhs = self.reshape((sizes[0], sizes[2]))?;
+        let (lhs, rhs) = (self.reshape((sizes[0], depth))?, rhs.narrow(1, 0, columns)?);
         let problem = BatchedProduct::new(lhs.layout(), rhs.layout(), sizes);
-        if problem.normalized_rows(self.device(), self.dtype()).is_none() {
+        if problem.few_rows(self.device(), self.dtype()).is_none() {
             return Ok(None);
         }
-        let norm = RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? };
-        let (rhs, batch) = (rhs.clone(), Shape::from(()));
-        weight.realize()?;
-        let product = Product { lhs, rhs, batch, sizes, output, norm: Some(norm), op }.pending()?;
+        let norm = norm.map(|(weight, eps)| -> Result<_> {
+            weight.realize()?;
+            Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
+        });
+        let (batch, around) = (Shape::from(()), Around { norm: norm.transpose()?, gate });
+        let product = Product { lhs, rhs, batch, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
     }
@@ -179,8 +187,8 @@ pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProd
     MatmulTile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
-/// The most rows that are normalised in a product. Each workgroup reads all of them, and adds up their squares.
-const MOST_NORMALIZED: usize = 2;
+/// The most rows of a product whose kernel normalises rows or applies gates. Each workgroup reads all rows.
+const MOST_AROUND: usize = 2;
 
 /// Returns whether products of a dtype use dot products of four bytes, if both operands lie along the depth.
 fn takes_words(device: &Device, dtype: DType) -> bool {
@@ -213,9 +221,17 @@ struct Product {
     /// m, n and k.
     sizes: [usize; 3],
     output: DType,
-    /// The norm of the rows of `lhs`, if the kernel computes it.
-    norm: Option<RowNorm>,
+    around: Around,
     op: &'static str,
+}
+
+/// What the kernel of a few rows computes around the product.
+#[derive(Clone, Default)]
+struct Around {
+    /// The norm of the rows of `lhs`.
+    norm: Option<RowNorm>,
+    /// The function of gates. What they gate follows in memory behind the columns of `rhs`.
+    gate: Option<UnaryOp>,
 }
 
 /// An RMS norm of rows: `x / sqrt(mean(x^2) + eps) * weight`.
@@ -240,15 +256,17 @@ impl Producer for Product {
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
-        let eps = self.norm.as_ref().map(|norm| norm.eps);
-        let problem = BatchedProduct { eps, ..BatchedProduct::new(&lhs_view, &rhs_view, self.sizes) };
-        if self.norm.is_some()
-            && let Some(tile) = problem.normalized_rows(device, self.lhs.dtype())
+        let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
+        let Around { norm, gate } = &self.around;
+        if (norm.is_some() || gate.is_some())
+            && let Some(vectors) = problem.few_rows(device, self.lhs.dtype())
         {
+            let behind_gates = gate.map(|_| n * problem.rhs.column.unsigned_abs());
+            let problem = BatchedProduct { eps: norm.as_ref().map(|norm| norm.eps), behind_gates, ..problem };
+            let tile = MatmulTile::Vectors(Vectors { normalized: norm.is_some(), gate: *gate, ..vectors });
             let dtype = self.lhs.dtype();
             let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
-            let config = Matmul::of(Encoding::Dense(dtype), output, 0, tile);
-            return self.with_kernel(&problem, config, epilogue, &key);
+            return self.with_kernel(&problem, Matmul::of(Encoding::Dense(dtype), output, 0, tile), epilogue, &key);
         }
         if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
             // The batch has too many axes that do not merge. In row-major order it has one.
@@ -302,7 +320,7 @@ impl Product {
     /// Returns what the kernel binds before an epilogue's inputs.
     fn operands(&self) -> Result<SmallVec<[&Buffer; 4]>> {
         let mut buffers: SmallVec<[&Buffer; 4]> = SmallVec::new();
-        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.norm.as_ref().map(|norm| &norm.weight)) {
+        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.around.norm.as_ref().map(|norm| &norm.weight)) {
             buffers.push(operand.buffer()?);
         }
         Ok(buffers)
@@ -445,7 +463,7 @@ impl Product {
         let Some(epilogue) = epilogue else { return Ok(None) };
         let Some((part, parameters)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
         let kernel = Matmul { output: epilogue.expr.dtype(), epilogue: Some(part.into()), ..config.clone() };
-        let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.norm.is_some());
+        let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.around.norm.is_some());
         let stores = |dtype| kernel.tile.stores(dtype);
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
@@ -463,14 +481,15 @@ impl Product {
     fn key(&self, epilogue: Option<&Epilogue>) -> PlanKey {
         let mut key = PlanKey::new(PlanKind::Product);
         key.extend(self.sizes.map(|size| size as u64));
-        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8 | u64::from(self.norm.is_some()) << 16);
+        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8 | u64::from(self.around.norm.is_some()) << 16);
+        key.push(self.around.gate.map_or(0, |gate| 1 + gate as u64));
         for side in [&self.lhs, &self.rhs] {
             // Which loads of several elements are possible depends on the offset, modulo at most 64 elements.
             key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
             key.extend(side.dims().iter().map(|&length| length as u64));
             key.extend(side.strides().iter().map(|&stride| stride as u64));
         }
-        if let Some(RowNorm { eps, .. }) = self.norm {
+        if let Some(RowNorm { eps, .. }) = self.around.norm {
             key.push(eps.stored_bits());
         }
         if let Some(epilogue) = epilogue {
@@ -492,7 +511,7 @@ impl Product {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
-        let parameters = matmul::Parameters { sizes: problem.parameters(), matrix: None, eps: problem.eps, epilogue };
+        let parameters = problem.all_parameters(epilogue);
         let set_numbers = |parameters: &mut matmul::Parameters, next: &mut dyn FnMut() -> u32| {
             let matmul::Parameters { sizes, epilogue, .. } = parameters;
             sizes.a.offset = next() as usize;

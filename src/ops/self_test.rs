@@ -111,6 +111,7 @@ impl Trial {
         };
         let problem = BatchedProduct {
             eps: None,
+            behind_gates: None,
             sizes: self.sizes,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             lhs: place(if a_lines { [k, 1] } else { [1, m] }),

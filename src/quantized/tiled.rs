@@ -97,8 +97,7 @@ impl QuantizedTensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let device = self.device.clone();
-        let parameters =
-            Parameters { sizes: problem.parameters(), matrix: Some(slice.matrix()), eps: None, epilogue: None };
+        let parameters = Parameters { matrix: Some(slice.matrix()), ..problem.all_parameters(None) };
         let groups = problem.groups(&device, &kernel)?;
         let inputs = [x.buffer()?.clone(), slice.part.buffer.clone()].into_iter().collect();
         let shape = Shape::from((x.dims()[0], slice.rows));

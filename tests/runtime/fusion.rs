@@ -3,7 +3,7 @@
 use crate::count_launches;
 use half::f16;
 use marquetry::internals::{open_tuned, tuning};
-use marquetry::nn::{Linear, RmsNorm};
+use marquetry::nn::{Gate, GatedLinear, Linear, RmsNorm};
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Explanation, Gemm, PoolConfig, Result, Tensor};
 
 on_each_device! {
@@ -782,6 +782,11 @@ fn products_normalise_their_rows(device: &Device) -> Result<()> {
         })?;
         assert_eq!((launches, y.to_vec::<f32>()?), (1, vec![expected; 8]));
     }
+    // Four gates of 64, and four numbers that they gate.
+    let gated = GatedLinear::new(layer, Gate::Silu);
+    let norm = RmsNorm::new(Tensor::full(1f32, 64, &device)?, 0.0);
+    let (y, launches) = count_launches(&device, || gated.forward_norm(&norm, &x)?.to_vec::<f32>())?;
+    assert_eq!((launches, y), (2, vec![4096.0; 4]), "the norm's weight, and all else");
     Ok(())
 }
 

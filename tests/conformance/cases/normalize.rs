@@ -4,14 +4,15 @@ use super::{floats, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
+use crate::reference::functions::{gelu_tanh, sigmoid};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::{batch_norm, group_norm, l2_normalize, layer_norm, log_softmax, rms_norm, softmax};
 use crate::reference::numbers::round;
-use crate::reference::{ArrayD, array};
+use crate::reference::{ArrayD, Axis, array};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
-use marquetry::nn::{Linear, RmsNorm};
+use marquetry::nn::{Gate, GatedLinear, Linear, RmsNorm};
 use marquetry::{DType, Device, Tensor};
 
 pub const TOLERANCES: Table = &[
@@ -40,6 +41,15 @@ pub const TOLERANCES: Table = &[
             of_scale: EPS,
             reason: "a norm within 8 eps, whose rows may be rounded to the dtype, then products and additions within \
                      eps of the sum of magnitudes (the scale)",
+            ..EXACT
+        },
+    ),
+    (
+        &["gated"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "as forward_norm; gates, their function and what they gate may be rounded to the dtype (the scale)",
             ..EXACT
         },
     ),
@@ -116,6 +126,50 @@ fn check_last_axes(input: &Sample, axes: usize, parameters: Layout, device: &Dev
     check("layer_norm", &actual, &Expected::new(values, dtype).with_scale(scale))
 }
 
+/// Returns half an ulp at 1, in half ulps of `f32`.
+fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11) / EPS,
+        DType::BF16 => 2f64.powi(-8) / EPS,
+        _ => 1.0,
+    }
+}
+
+/// Checks a layer with gates, of a norm or not.
+fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, device: &Device) -> Outcome {
+    let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
+    let (x, weight) = (operand("x", &[rows, features])?, operand("weight", &[features])?);
+    let matrix = operand("matrix", &[2 * outputs, features])?;
+    // Products of about 1.
+    let small = matrix.values.mapv(|w| round(w / (features as f64).sqrt(), dtype));
+    let layer = GatedLinear::new(Linear::new(upload(&small, dtype, device)?, None), gate);
+    let norm = RmsNorm::new(weight.tensor.clone(), 1e-5);
+    let function = |x: f64| match gate {
+        Gate::Silu => x * sigmoid(x),
+        _ => gelu_tanh(x),
+    };
+    let rounding = rounding(dtype);
+    let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
+    for (rows, output) in [(&x.values, layer.forward(&x.tensor)?), (&normalized, layer.forward_norm(&norm, &x.tensor)?)]
+    {
+        let (both, magnitudes) = matmul(rows, &small.t().to_owned(), DType::F32);
+        let half =
+            |all: &ArrayD<f64>, first: usize| all.slice_axis(Axis(1), (first..first + outputs).into()).to_owned();
+        let [gates, gated] = [0, outputs].map(|first| {
+            let (values, magnitudes) = (half(&both, first), half(&magnitudes, first));
+            let errors = magnitudes * (10.0 + rounding) + values.mapv(|x| x.abs() * rounding);
+            (values, errors)
+        });
+        let values = gates.0.mapv(function) * &gated.0;
+        // The functions grow by at most 1.2 times what their argument grows.
+        let scale = 1.2 * &gates.1 * gated.0.mapv(f64::abs)
+            + gates.0.mapv(|x| function(x).abs()) * &gated.1
+            + values.mapv(|x| x.abs() * (2.0 * rounding + 16.0));
+        check("gated", &output, &Expected::new(values, dtype).with_scale(scale))?;
+    }
+    Ok(())
+}
+
 /// Checks a linear layer of a norm, and what is added to it.
 fn check_linear([rows, features, outputs]: [usize; 3], bias: bool, dtype: DType, device: &Device) -> Outcome {
     let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
@@ -127,13 +181,8 @@ fn check_linear([rows, features, outputs]: [usize; 3], bias: bool, dtype: DType,
     let actual = layer.forward_norm(&norm, &x.tensor)?;
     let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
     let (mut values, mut scale) = matmul(&normalized, &matrix.values.t().to_owned(), DType::F32);
-    // Half an ulp of the dtype, in ulps of its numbers at 1.
-    let rounding = match dtype {
-        DType::F16 => 2f64.powi(-11),
-        DType::BF16 => 2f64.powi(-8),
-        _ => EPS,
-    };
-    scale *= 10.0 + rounding / EPS;
+    let rounding = rounding(dtype);
+    scale *= 10.0 + rounding;
     if let Some(bias) = bias {
         values += &bias.values;
         scale += &bias.values.mapv(f64::abs);
@@ -141,7 +190,7 @@ fn check_linear([rows, features, outputs]: [usize; 3], bias: bool, dtype: DType,
     check("forward_norm", &actual, &Expected::new(values.clone(), dtype).with_scale(scale.clone()))?;
     // The sum with the rounded product, or with what was not rounded.
     let sum = layer.forward_norm(&norm, &x.tensor)?.add(&residual.tensor)?;
-    scale += &values.mapv(|x| x.abs() * rounding / EPS);
+    scale += &values.mapv(|x| x.abs() * rounding);
     check("forward_norm", &sum, &Expected::new(values + &residual.values, dtype).with_scale(scale))
 }
 
@@ -371,6 +420,13 @@ pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for sizes in [[1, 64, 48], [1, 4096, 260], [1, 2056, 12], [2, 256, 100], [5, 64, 64], [1, 30, 7]] {
             let [rows, features, outputs] = sizes;
+            for (name, gate) in [("silu", Gate::Silu), ("gelu_tanh", Gate::GeluTanh)] {
+                if name == "silu" || rows == 1 && features == 64 {
+                    suite.add("gated", format!("{dtype}::{name}_{rows}_{features}_{outputs}"), move |device| {
+                        check_gated(sizes, gate, dtype, device)
+                    });
+                }
+            }
             for (name, bias) in [("", false), ("_bias", true)] {
                 suite.add("forward_norm", format!("{dtype}::{rows}_{features}_{outputs}{name}"), move |device| {
                     check_linear(sizes, bias, dtype, device)

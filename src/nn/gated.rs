@@ -1,0 +1,90 @@
+//! Linear layers with gates.
+
+use super::{Linear, RmsNorm};
+use crate::base::error::Result;
+use crate::kernels::expr::UnaryOp;
+use crate::tensor::Tensor;
+
+/// The function of a [`GatedLinear`] layer's gates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Gate {
+    /// [`Tensor::silu`], as in Llama.
+    Silu,
+    /// [`Tensor::gelu`].
+    Gelu,
+    /// [`Tensor::gelu_tanh`], as in Gemma.
+    GeluTanh,
+}
+
+/// A linear layer whose first outputs are gates for the other ones: `gate(x w^T) * (x v^T)`. The first half of a
+/// language model's feed-forward network. N. Shazeer, "GLU Variants Improve Transformer", 2020.
+///
+/// ```
+/// use marquetry::{Device, Tensor, nn::{Gate, GatedLinear, Linear}};
+///
+/// let device = Device::best()?;
+/// // The weight of a gate, then that of what it gates.
+/// let both = Linear::new(Tensor::new([[0f32, 40.0], [1.0, 2.0]], &device)?, None);
+/// let layer = GatedLinear::new(both, Gate::Silu);
+/// assert_eq!(layer.forward(&Tensor::new([[3f32, 1.0]], &device)?)?.to_vec::<f32>()?, [200.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct GatedLinear {
+    both: Linear,
+    gate: Gate,
+}
+
+impl GatedLinear {
+    /// Returns the layer of a linear layer with twice as many outputs: all gates, then what they gate, such as
+    /// [`Linear::load_packed`] returns.
+    pub fn new(both: Linear, gate: Gate) -> GatedLinear {
+        GatedLinear { both, gate }
+    }
+
+    /// Returns the layer's output. For a row or two, one kernel computes it, if the weight is not quantised and there
+    /// is no bias. It does not round the gates and what they gate.
+    ///
+    /// # Errors
+    /// As [`Linear::forward`]; [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd number of outputs.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self.both.gated(None, self.gate.function(), x)? {
+            Some(y) => Ok(y),
+            None => self.apart(&self.both.forward(x)?),
+        }
+    }
+
+    /// Returns the layer's output for the norm of `x`. See [`Linear::forward_norm`].
+    ///
+    /// # Errors
+    /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
+    pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
+        match self.both.gated(Some(norm), self.gate.function(), x)? {
+            Some(y) => Ok(y),
+            None => self.apart(&self.both.forward_norm(norm, x)?),
+        }
+    }
+
+    /// Applies gates that have been computed apart.
+    fn apart(&self, both: &Tensor) -> Result<Tensor> {
+        let outputs = both.dim(-1)?.div_ceil(2);
+        let (gates, gated) = (both.narrow(-1, 0, outputs)?, both.narrow(-1, outputs, outputs)?);
+        let gates = match self.gate {
+            Gate::Silu => gates.silu(),
+            Gate::Gelu => gates.gelu(),
+            Gate::GeluTanh => gates.gelu_tanh(),
+        };
+        gates?.mul(&gated)
+    }
+}
+
+impl Gate {
+    fn function(self) -> UnaryOp {
+        match self {
+            Gate::Silu => UnaryOp::Silu,
+            Gate::Gelu => UnaryOp::Gelu,
+            Gate::GeluTanh => UnaryOp::GeluTanh,
+        }
+    }
+}
