@@ -307,8 +307,8 @@ impl<'k> Member<'k> {
 }
 
 /// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. The numbers
-/// come in groups of one size. Calls `take` with the number of a group, a place below `stride`, and the group's sums, in
-/// as many invocations as there are groups and places. `subgroup` is the number of a subgroup's lanes, if these are
+/// come in groups of one size. Calls `take` with the number of a group, a place below `stride`, and the group's sums,
+/// in as many invocations as there are groups and places. `subgroup` is the number of a subgroup's lanes, if these are
 /// used.
 pub(super) fn sum_each<'k>(
     k: &'k KernelBuilder,

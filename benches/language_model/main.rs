@@ -1,10 +1,10 @@
 //! How fast a language model of random weights reads prompts and writes tokens, on the best device or the one of
 //! `MARQUETRY_DEVICE`.
 //!
-//! `cargo bench --bench language_model` measures all rows, `-- NAME..` those whose names contain one. `--kernels` prints
-//! the kernels of a prompt and of a token. Tokens are runs of a captured step, and each is the next one's input: the host reads none.
-//! Figures are medians over rounds. Beside a token's time stands the part of it that reading the weights takes, at the
-//! bandwidth that the device reaches in an addition.
+//! `cargo bench --bench language_model` measures all rows, `-- NAME..` those whose names contain one. `--kernels`
+//! prints the kernels of a prompt and of a token. Tokens are runs of a captured step, and each is the next one's input:
+//! the host reads none. Figures are medians over rounds. Beside a token's time stands the part of it that reading the
+//! weights takes, at the bandwidth that the device reaches in an addition.
 
 mod model;
 

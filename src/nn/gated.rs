@@ -47,7 +47,8 @@ impl GatedLinear {
     /// is no bias. It does not round the gates and what they gate.
     ///
     /// # Errors
-    /// As [`Linear::forward`]; [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd number of outputs.
+    /// As [`Linear::forward`]; [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd number of
+    /// outputs.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self.both.gated(None, self.gate.function(), x)? {
             Some(y) => Ok(y),

@@ -152,8 +152,8 @@ impl Linear {
         }
     }
 
-    /// Returns the layer's output for the norm of `x`. For a row or two, such as the next token of a language model, one
-    /// kernel computes both, if the weight is not quantised: it saves a launch, and does not round what it normalises.
+    /// Returns the layer's output for the norm of `x`. For a row or two, such as the next token of a language model,
+    /// one kernel computes both, if the weight is not quantised. It does not round what it normalises.
     ///
     /// ```
     /// use marquetry::{Device, Tensor, nn::{Linear, RmsNorm}};
