@@ -12,6 +12,7 @@ use crate::base::lock::thread_local;
 use crate::shader::Access;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,12 +55,25 @@ pub(crate) struct Captured {
     pub kernels: Vec<Arc<OwnKernel>>,
     /// Kernels that are taken to be right until they have been tested.
     pub trials: Vec<Trial>,
-    /// What must hold before each run, by the address of what it is about.
-    pub requirements: FxHashMap<usize, Requirement>,
+    /// What must hold for each run, by the address of what it is about. Locks are taken in this order.
+    pub requirements: BTreeMap<usize, Box<dyn Requirement>>,
 }
 
-/// Fails if a program must not run now.
-pub(crate) type Requirement = Box<dyn Fn() -> Result<()> + Send + Sync>;
+/// What must hold for each run of a program.
+pub(crate) trait Requirement: Send + Sync {
+    /// The numbers that tell it from others about the same.
+    fn sizes(&self) -> Vec<usize>;
+
+    /// Fails if the program must not run now. Else what the requirement is about does not change until the result is
+    /// dropped.
+    fn hold(&self) -> Result<Box<dyn Held + '_>>;
+}
+
+/// A requirement that holds.
+pub(crate) trait Held {
+    /// Notes that the run has been recorded.
+    fn done(&mut self);
+}
 
 /// A self-test of a kernel that is put off, and where its verdict goes.
 pub(crate) struct Trial {
@@ -219,9 +233,11 @@ impl Capture {
         }
     }
 
-    /// Adds what must hold before each run, unless there is a requirement about the same.
-    pub fn require(&self, about: usize, requirement: impl Fn() -> Result<()> + Send + Sync + 'static) {
-        self.captured.borrow_mut().requirements.entry(about).or_insert_with(|| Box::new(requirement));
+    /// Adds what must hold for each run. Returns whether no other requirement is about the same.
+    pub fn require(&self, about: usize, requirement: impl Requirement + 'static) -> bool {
+        let sizes = requirement.sizes();
+        let requirements = &mut self.captured.borrow_mut().requirements;
+        requirements.entry(about).or_insert_with(|| Box::new(requirement)).sizes() == sizes
     }
 
     /// Returns the number of the next random tensor among those of a run.

@@ -1,6 +1,6 @@
 //! [`Program`]: commands that were captured once and run any number of times.
 
-use super::capture::{Captured, Requirement};
+use super::capture::{Captured, Held, Requirement};
 use super::explain::ExplainedKernel;
 use super::pool::{Buffer, Counted, Pool, PoolOwner};
 use super::recording::Recording;
@@ -14,7 +14,7 @@ pub(crate) struct Program {
     pub parts: Vec<Part>,
     /// The kernels that it launches.
     pub launches: Vec<ExplainedKernel>,
-    requirements: Vec<Requirement>,
+    requirements: Vec<Box<dyn Requirement>>,
     backend: Arc<dyn Backend>,
     /// The buffers of tensors from outside: nobody else may get them.
     _inputs: Vec<Buffer>,
@@ -52,9 +52,9 @@ impl Program {
         Ok(program)
     }
 
-    /// Fails if something does not hold that each run requires. Else the program must run next.
-    pub fn check(&self) -> Result<()> {
-        self.requirements.iter().try_for_each(|requirement| requirement())
+    /// Fails if something does not hold that each run requires. Else it holds until the result is dropped.
+    pub fn hold(&self) -> Result<Vec<Box<dyn Held + '_>>> {
+        self.requirements.iter().map(|requirement| requirement.hold()).collect()
     }
 
     /// Returns the pool that the program's own buffers are from.

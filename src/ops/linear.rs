@@ -63,9 +63,12 @@ impl Tensor {
         gate: Option<UnaryOp>,
     ) -> Result<Option<Tensor>> {
         const OP: &str = "linear";
+        if weight.rank() != 2 {
+            return Ok(None);
+        }
         let features = self.dims().last();
         let norm_fits = norm.is_none_or(|(weight, _)| weight.rank() == 1 && weight.dims().last() == features);
-        let weight_fits = weight.rank() == 2 && weight.dims().last() == features;
+        let weight_fits = weight.dims().last() == features;
         let bias_fits = bias.is_none_or(|bias| bias.dtype() == self.dtype() && bias.dims() == &weight.dims()[..1]);
         let gate_fits = gate.is_none() || bias.is_none() && weight.dims()[0].is_multiple_of(2);
         let others = norm.map(|(weight, _)| weight).into_iter().chain([weight]).chain(bias);

@@ -113,7 +113,13 @@ impl Tensor {
         }
         let (lhs, rhs) = (self.reshape((sizes[0], depth))?, rhs.narrow(1, 0, columns)?);
         let problem = BatchedProduct::new(lhs.layout(), rhs.layout(), sizes);
-        if problem.few_rows(self.device(), self.dtype()).is_none() {
+        let Some(tile) = problem.few_rows(self.device(), self.dtype()) else { return Ok(None) };
+        // What gates gate is read 16 bytes at a time, a distance behind them.
+        let run = 16 / self.dtype().size_in_bytes() as isize;
+        let gates_fit = gate.is_none() || problem.rhs.column > 0 && problem.rhs.column % run == 0;
+        // Without subgroups, the sums of more rows take more workgroup memory than every device has.
+        let fits = tile.subgroup.is_some() || sizes[0] == 1;
+        if !(gates_fit && fits) {
             return Ok(None);
         }
         let norm = norm.map(|(weight, eps)| -> Result<_> {

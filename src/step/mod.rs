@@ -73,9 +73,11 @@ impl Step {
         let _recording = self.recording.lock();
         let random = (self.draws > 0).then(|| runtime.next_random(self.draws));
         runtime.record_run(&self.program, || {
-            self.program.check()?;
+            let mut held = self.program.hold()?;
             self.set_inputs(&inputs, random)?;
             runtime.run_program(&self.program);
+            held.iter_mut().for_each(|held| held.done());
+            drop(held);
             self.get_outputs(outputs)
         })
     }

@@ -17,6 +17,8 @@ fn configurations_of_caches() {
     assert_error!(make(good.clone().window(0)), Error::InvalidArgument { .. }, "KvCache::new", "window: Some(0)");
     assert_error!(make(KvCacheConfig::new(1, 2, 10)), Error::InvalidArgument { .. }, "10 features", "multiple of 4");
     assert_error!(make(KvCacheConfig::new(1, 2, 512)), Error::InvalidArgument { .. }, "512 features", "256 at most");
+    let many = make(good.clone().sequences(usize::MAX).tokens(64));
+    assert_error!(many, Error::InvalidArgument { .. }, "sequences at a time", "65536 are possible");
     assert_error!(make(good.clone().length(1 << 30)), Error::InvalidArgument { .. }, "1073741824 tokens", "possible");
     assert_error!(make(good.clone().dtype(DType::I32)), Error::UnsupportedDType { .. }, "i32", "f32, f16 or bf16");
     assert_error!(make(good.tokens(1 << 40)), Error::SizeOverflow { .. }, "KvCache::new", "8]");
@@ -36,13 +38,21 @@ fn sequences_and_tokens_of_caches() {
     cache.extend(&[(a, 100)]).unwrap();
     assert_error!(cache.extend(&[(a, usize::MAX)]), Error::InvalidArgument { .. }, "extend", "behind 100");
     // Two pages of four are left.
-    assert_error!(cache.extend(&[(b, 129)]), Error::InvalidArgument { .. }, "3 pages of 64", "2 are free", "remove");
+    assert_error!(
+        cache.extend(&[(b, 129)]),
+        Error::InvalidArgument { .. },
+        "pages of 64",
+        "129 tokens behind 0",
+        "remove"
+    );
     assert_eq!((cache.length(a).unwrap(), cache.length(b).unwrap(), cache.free_tokens()), (100, 0, 128));
     cache.extend(&[(b, 128)]).unwrap();
     assert_error!(cache.rewind(a, 101), Error::InvalidArgument { .. }, "rewind", "100 tokens, not 101");
     cache.remove(a).unwrap();
     // Another sequence gets its place.
     let _ = cache.add();
+    let of_another = self::cache(&KvCacheConfig::new(1, 2, 8)).add();
+    assert_error!(cache.length(of_another), Error::InvalidArgument { .. }, "length", "another cache");
     for error in [error_of(cache.length(a)), error_of(cache.fork(a)), error_of(cache.remove(a))] {
         assert!(error.to_string().contains("was removed"), "{error}");
     }

@@ -787,6 +787,19 @@ fn products_normalise_their_rows(device: &Device) -> Result<()> {
     let norm = RmsNorm::new(Tensor::full(1f32, 64, &device)?, 0.0);
     let (y, launches) = count_launches(&device, || gated.forward_norm(&norm, &x)?.to_vec::<f32>())?;
     assert_eq!((launches, y), (2, vec![4096.0; 4]), "the norm's weight, and all else");
+    // Weights with rows that lie backwards, or not in whole runs of 16 bytes.
+    let numbers: Vec<f32> = (0..40).map(|i| ((i * 7) % 11) as f32 - 5.0).collect();
+    let rows = Tensor::from_slice(&numbers, (8, 5), &device)?;
+    let x = Tensor::new([[1f32, -2.0, 0.5, 3.0]], &device)?;
+    let weights = rows.narrow(1, 0, 4)?;
+    for weights in [weights.clone(), weights.narrow(0, 0, 2)?, weights.contiguous()?.flip(0)?] {
+        let outputs = weights.dim(0)? / 2;
+        let both = x.linear(&weights, None)?;
+        let apart = both.narrow(1, 0, outputs)?.silu()?.mul(&both.narrow(1, outputs, outputs)?)?;
+        let y = GatedLinear::new(Linear::new(weights, None), Gate::Silu).forward(&x)?;
+        let off = y.sub(&apart)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(off < 1e-4, "{off}");
+    }
     Ok(())
 }
 

@@ -10,6 +10,8 @@ on_each_device! {
     work_before_a_pass_sees_the_cache_as_it_was
     a_pass_is_few_launches
     a_window_keeps_memory_flat
+    the_window_of_a_cache_holds_for_its_layers
+    forks_that_fail_to_grow_are_as_before
 }
 
 const LAYERS: usize = 2;
@@ -174,5 +176,57 @@ fn a_window_keeps_memory_flat(device: &Device) -> Result<()> {
     assert_eq!((cache.length(sequence)?, device.memory_stats().reserved), (TOKENS, reserved));
     let full = cache.extend(&[(sequence, 1)]);
     assert!(matches!(full, Err(Error::InvalidArgument { op: "extend", .. })), "{full:?}");
+    Ok(())
+}
+
+/// Pages before the window are not read, even if a layer has no window: they may be of others, or of nobody.
+fn the_window_of_a_cache_holds_for_its_layers(device: &Device) -> Result<()> {
+    let config = config().length(600).window(64);
+    let rope = Rope::new(FEATURES, 100.0, 600, device)?;
+    let mut cache = KvCache::new(&config, device)?;
+    let [long, short] = [cache.add(), cache.add()];
+    for chunk in 0..5 {
+        cache.extend(&[(long, 100)])?;
+        model(&cache, &packed(100, chunk, device)?, &rope)?;
+    }
+    // The long sequence gets another place in the table, which never had its first pages.
+    cache.extend(&[(short, 1), (long, 1)])?;
+    let packed = packed(2, 9, device)?;
+    let part = |first, heads| packed.narrow(1, first, heads);
+    let (q, k, v) = (part(0, HEADS)?, part(HEADS, KV_HEADS)?, part(HEADS + KV_HEADS, KV_HEADS)?);
+    let [all, within] = [causal(), causal().sliding_window(64)].map(|config| -> Result<Vec<f32>> {
+        cache.attend(0, [&q, &k, &v], Some(&rope), &config)?.flatten_all()?.to_vec()
+    });
+    assert_eq!(all?, within?);
+    Ok(())
+}
+
+fn forks_that_fail_to_grow_are_as_before(device: &Device) -> Result<()> {
+    // A page takes 4 MiB in each layer.
+    let config = KvCacheConfig::new(LAYERS, 32, 256).length(128).sequences(2);
+    let mut cache = KvCache::new(&config, device)?;
+    let first = cache.add();
+    let operand = |tokens: usize, number: f32| Tensor::full(number, (tokens, 32, 256), device);
+    cache.extend(&[(first, 10)])?;
+    let zeros = operand(10, 0.0)?;
+    cache.attend(1, [&zeros, &zeros, &zeros], None, &causal())?;
+    let fork = cache.fork(first)?;
+    let free = cache.free_tokens();
+    device.trim()?;
+    device.set_memory_limit(Some(device.memory_stats().in_use));
+    let failed = cache.extend(&[(fork, 1)]);
+    device.set_memory_limit(None);
+    assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
+    assert_eq!((cache.length(fork)?, cache.free_tokens()), (10, free));
+    let x = operand(1, 1.0)?;
+    let unannounced = cache.attend(0, [&x, &x, &x], None, &causal());
+    assert!(matches!(unannounced, Err(Error::InvalidArgument { op: "attend", .. })), "{unannounced:?}");
+    // With queries of zeros, all eleven keys weigh the same.
+    for sequence in [fork, first] {
+        cache.extend(&[(sequence, 1)])?;
+        let (zeros, ones) = (operand(1, 0.0)?, operand(1, 1.0)?);
+        let y = cache.attend(1, [&zeros, &zeros, &ones], None, &causal())?;
+        assert!((y.max_all()?.to_scalar::<f32>()? - 1.0 / 11.0).abs() < 1e-6);
+    }
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use super::ATTEND;
 use crate::base::error::{Error, Result};
-use crate::base::lock::Mutex;
+use crate::base::lock::{Mutex, MutexGuard};
 use crate::device::Device;
+use crate::engine::capture::{Held, Requirement};
 use std::sync::Arc;
 
 /// Sequences that follow each other and get equally many tokens.
@@ -30,42 +31,70 @@ impl Run {
 
 /// The tokens that were announced last, and whether a step has written them.
 #[derive(Debug, Default)]
-struct Pass {
+pub(super) struct Pass {
     runs: Vec<Run>,
     is_written: bool,
 }
 
-/// The tokens that were announced last. Captured steps share it, and check it before each run.
-#[derive(Debug, Default)]
+impl Pass {
+    pub fn set(&mut self, runs: Vec<Run>) {
+        *self = Pass { runs, is_written: false };
+    }
+
+    pub fn clear(&mut self) {
+        self.set(Vec::new());
+    }
+}
+
+/// The tokens that were announced last. Captured steps share it.
+#[derive(Default)]
 pub(super) struct Announced(Mutex<Pass>);
 
 impl Announced {
-    pub fn set(&self, runs: Vec<Run>) {
-        *self.0.lock() = Pass { runs, is_written: false };
+    pub fn lock(&self) -> MutexGuard<'_, Pass> {
+        self.0.lock()
+    }
+
+    pub fn clear(&self) {
+        self.lock().clear();
     }
 
     /// Returns the runs for the layers of a pass. Inside a capture, each run of the step will need the same ones.
     pub fn runs(self: &Arc<Self>, device: &Device) -> Result<Vec<Run>> {
-        let runs = self.0.lock().runs.clone();
+        let runs = self.lock().runs.clone();
         if runs.is_empty() {
             let message = "no tokens were announced; call `extend` before each pass of the model".into();
             return Err(Error::InvalidArgument { op: ATTEND, message });
         }
         if let Some(capture) = device.runtime().capturing() {
-            let (announced, captured) = (self.clone(), runs.clone());
-            capture.require(Arc::as_ptr(self).addr(), move || announced.write(&captured));
+            let captured = Captured { announced: self.clone(), runs: runs.clone() };
+            if !capture.require(Arc::as_ptr(self).addr(), captured) {
+                let message = "other tokens were announced while the step was captured; announce them before".into();
+                return Err(Error::InvalidArgument { op: ATTEND, message });
+            }
         }
         Ok(runs)
     }
+}
 
-    /// Notes that a step writes the tokens, if they are such as it was captured for.
-    fn write(&self, captured: &[Run]) -> Result<()> {
-        let mut pass = self.0.lock();
+/// What a step was captured for: each run writes the tokens that were announced, if they are as many.
+struct Captured {
+    announced: Arc<Announced>,
+    runs: Vec<Run>,
+}
+
+impl Requirement for Captured {
+    fn sizes(&self) -> Vec<usize> {
+        self.runs.iter().flat_map(|run| [run.count, run.each]).collect()
+    }
+
+    fn hold(&self) -> Result<Box<dyn Held + '_>> {
+        let pass = self.announced.lock();
         let mistake = |message| Err(Error::InvalidArgument { op: "run", message });
-        if pass.is_written {
-            return mistake("the step has written the tokens of its cache; call `extend` before each run".into());
+        if pass.is_written || pass.runs.is_empty() {
+            return mistake("the cache expects no tokens; call `extend` before each run of the step".into());
         }
-        if pass.runs != captured {
+        if pass.runs != self.runs {
             let show = |runs: &[Run]| {
                 let runs: Vec<_> = runs.iter().map(|run| format!("{} x {}", run.count, run.each)).collect();
                 runs.join(" + ")
@@ -73,11 +102,17 @@ impl Announced {
             return mistake(format!(
                 "the step was captured for other tokens of its cache than were announced: {} (sequences x tokens), not \
                  {}",
-                show(captured),
+                show(&self.runs),
                 show(&pass.runs)
             ));
         }
-        pass.is_written = true;
-        Ok(())
+        Ok(Box::new(pass))
+    }
+}
+
+/// As long as it is held, nobody announces other tokens.
+impl Held for MutexGuard<'_, Pass> {
+    fn done(&mut self) {
+        self.is_written = true;
     }
 }

@@ -19,6 +19,7 @@ use announced::{Announced, Run};
 use pages::{Pages, Tokens, pages_of};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const EXTEND: &str = "extend";
 const ATTEND: &str = "attend";
@@ -81,7 +82,7 @@ impl KvCacheConfig {
     }
 
     /// Sets how many tokens a query sees at most, its own included, if that holds for all layers. Memory of tokens
-    /// that no query will see is used again. See [`AttentionConfig::sliding_window`], which each layer gets besides.
+    /// that no query will see is used again. See [`AttentionConfig::sliding_window`]: layers may have smaller windows.
     #[must_use]
     pub fn window(mut self, tokens: impl Into<Option<usize>>) -> Self {
         self.window = tokens.into();
@@ -103,6 +104,9 @@ impl KvCacheConfig {
                 "{features} features of a head: take a multiple of 4, and {MOST_FEATURES} at most"
             ));
         }
+        if sequences > MOST_SEQUENCES {
+            return mistake(format!("{sequences} sequences at a time are too many; {MOST_SEQUENCES} are possible"));
+        }
         if length > MOST_TOKENS {
             return mistake(format!("{length} tokens of a sequence are too many; {MOST_TOKENS} are possible"));
         }
@@ -110,15 +114,21 @@ impl KvCacheConfig {
     }
 }
 
+/// What no length and no page is: a word that the device may not have.
+const UNKNOWN: u32 = u32::MAX;
+
 /// The most features of a head, which kernels hold in registers.
 const MOST_FEATURES: usize = 256;
+
+/// The most sequences of a pass.
+const MOST_SEQUENCES: usize = 1 << 16;
 
 /// A sequence of tokens in a [`KvCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sequence {
     slot: usize,
-    /// Tells it from sequences that had the slot before.
-    generation: u64,
+    /// Tells it from all other sequences.
+    number: u64,
 }
 
 /// The keys and values of tokens, for all layers of a language model, and attention over them.
@@ -173,7 +183,6 @@ pub struct KvCache {
     pages: Pages,
     /// By slot. Slots without tokens are free.
     tokens: Vec<Option<(u64, Tokens)>>,
-    generation: u64,
     /// What [`extend`](Self::extend) has announced last.
     announced: Arc<Announced>,
     device: Device,
@@ -204,11 +213,9 @@ impl KvCache {
         Ok(KvCache {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             sequences,
-            // What the device has at first is not known.
-            words: vec![u32::MAX; words],
+            words: vec![UNKNOWN; words],
             pages: Pages::new(pages),
             tokens: Vec::new(),
-            generation: 0,
             announced: Arc::default(),
             device: device.clone(),
             config: config.clone(),
@@ -221,19 +228,19 @@ impl KvCache {
     }
 
     fn insert(&mut self, tokens: Tokens) -> Sequence {
-        let generation = self.generation;
-        self.generation += 1;
+        static SEQUENCES: AtomicU64 = AtomicU64::new(0);
+        let number = SEQUENCES.fetch_add(1, Ordering::Relaxed);
         let slot = self.tokens.iter().position(Option::is_none).unwrap_or_else(|| {
             self.tokens.push(None);
             self.tokens.len() - 1
         });
-        self.tokens[slot] = Some((generation, tokens));
-        Sequence { slot, generation }
+        self.tokens[slot] = Some((number, tokens));
+        Sequence { slot, number }
     }
 
     fn find(&self, sequence: Sequence, op: &'static str) -> Result<&Tokens> {
         match self.tokens.get(sequence.slot) {
-            Some(Some((generation, tokens))) if *generation == sequence.generation => Ok(tokens),
+            Some(Some((number, tokens))) if *number == sequence.number => Ok(tokens),
             _ => {
                 let message = "the sequence is of another cache, or was removed".into();
                 Err(Error::InvalidArgument { op, message })
@@ -265,7 +272,7 @@ impl KvCache {
         Ok(self.insert(shared))
     }
 
-    /// Shortens a sequence to its first tokens.
+    /// Shortens a sequence to its first tokens. Tokens that were announced must be announced again.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a sequence that the cache does not have or that is shorter, or if the window has
@@ -290,7 +297,8 @@ impl KvCache {
         if length == 0 {
             tokens.forgotten = 0;
         }
-        self.tokens[sequence.slot] = Some((sequence.generation, tokens));
+        self.tokens[sequence.slot] = Some((sequence.number, tokens));
+        self.announced.clear();
         Ok(())
     }
 
@@ -302,6 +310,7 @@ impl KvCache {
         let mut tokens = self.find(sequence, "remove")?.clone();
         self.pages.shorten(&mut tokens, 0);
         self.tokens[sequence.slot] = None;
+        self.announced.clear();
         Ok(())
     }
 
@@ -312,40 +321,54 @@ impl KvCache {
     /// The tokens count at once. If the pass fails, [rewind](Self::rewind) the sequences.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no tokens, too many sequences or tokens, a sequence that the cache does not have
-    /// or that is named twice, and inside a capture; [`Error::OutOfMemory`] if there are too few free pages. After an
-    /// error, all sequences are as before.
+    /// [`Error::InvalidArgument`] for no tokens, too many sequences or tokens, too few free pages, a sequence that the
+    /// cache does not have or that is named twice, and inside a capture; [`Error::OutOfMemory`]. After an error, all
+    /// sequences are as before, and nothing is announced.
     pub fn extend(&mut self, tokens: &[(Sequence, usize)]) -> Result<()> {
         let runtime = self.device.runtime();
         runtime.refuse_capture(EXTEND, "it announces tokens of one pass")?;
+        let announced = self.announced.clone();
+        // Steps that other threads run do not come between.
+        let mut pass = announced.lock();
+        pass.clear();
         self.check_extension(tokens)?;
+        let before = tokens.iter().map(|&(sequence, _)| self.find(sequence, EXTEND).cloned());
+        let before = before.collect::<Result<Vec<Tokens>>>()?;
+        if let Err(error) = self.grow(tokens).and_then(|()| self.store_places(tokens)) {
+            for (&(Sequence { slot, .. }, _), before) in tokens.iter().zip(before) {
+                if let Some((_, tokens)) = &mut self.tokens[slot] {
+                    self.pages.restore(tokens, before);
+                }
+            }
+            return Err(error);
+        }
+        pass.set(Run::of_counts(tokens.iter().map(|&(_, more)| more)));
+        Ok(())
+    }
+
+    /// Gives sequences the pages for more tokens.
+    fn grow(&mut self, tokens: &[(Sequence, usize)]) -> Result<()> {
         let window = self.config.window;
-        let (mut needed, mut room) = (0, self.pages.free());
-        for &(sequence, more) in tokens {
-            let tokens = self.find(sequence, EXTEND)?;
-            needed += self.pages.needed(tokens, more);
-            room += self.pages.forgettable(tokens, window);
-        }
-        if needed > room {
-            let message = format!(
-                "the tokens take {needed} pages of {PAGE} tokens, and {room} are free; remove or rewind sequences, or \
-                 make the cache for more `tokens`"
-            );
-            return Err(Error::InvalidArgument { op: EXTEND, message });
-        }
         for &(Sequence { slot, .. }, _) in tokens {
             if let Some((_, tokens)) = &mut self.tokens[slot] {
                 self.pages.forget(tokens, window);
             }
         }
         for &(Sequence { slot, .. }, more) in tokens {
-            let copied = self.tokens[slot].as_mut().and_then(|(_, tokens)| self.pages.grow(tokens, more)?);
-            if let Some([from, to]) = copied {
-                self.copy_page(from as usize, to as usize)?;
+            let Some((_, tokens)) = &mut self.tokens[slot] else { continue };
+            let length = tokens.length;
+            match self.pages.grow(tokens, more) {
+                Some(Some([from, to])) => self.copy_page(from as usize, to as usize)?,
+                Some(None) => {}
+                None => {
+                    let message = format!(
+                        "there are too few pages of {PAGE} tokens left for {more} tokens behind {length}; remove or \
+                         rewind sequences, or make the cache for more `tokens`"
+                    );
+                    return Err(Error::InvalidArgument { op: EXTEND, message });
+                }
             }
         }
-        self.store_places(tokens)?;
-        self.announced.set(Run::of_counts(tokens.iter().map(|&(_, more)| more)));
         Ok(())
     }
 
@@ -391,16 +414,20 @@ impl KvCache {
             words[place] = *length as u32;
             words[table + place * row + forgotten..][..pages.len()].copy_from_slice(pages);
         }
-        let quads = |words: &[u32]| -> Vec<[u32; 4]> { words.as_chunks().0.to_vec() };
-        let (before, now) = (quads(&self.words), quads(&words));
-        let changed: Vec<usize> = (0..now.len()).filter(|&quad| before[quad] != now[quad]).collect();
+        let is_changed = |&quad: &usize| self.words[4 * quad..][..4] != words[4 * quad..][..4];
+        let changed: Vec<usize> = (0..words.len() / 4).filter(is_changed).collect();
         let neighbours = changed.chunk_by(|a, b| a + 1 == *b).flat_map(|quads| quads.chunks(MOST_QUADS));
         for quads in neighbours {
-            let words = now[quads[0]..][..quads.len()].concat().into_iter().collect();
-            let (kernel, parameters) = (Store { quads: quads.len() }, Parameters { first: quads[0], words });
-            self.device.runtime().run(Launch { kernel, buffers: &[&self.sequences], parameters, groups: 1 })?;
+            let range = 4 * quads[0]..4 * (quads[0] + quads.len());
+            let stored = words[range.clone()].iter().copied().collect();
+            let (kernel, parameters) = (Store { quads: quads.len() }, Parameters { first: quads[0], words: stored });
+            let launch = Launch { kernel, buffers: &[&self.sequences], parameters, groups: 1 };
+            if let Err(error) = self.device.runtime().run(launch) {
+                self.words[range].fill(UNKNOWN);
+                return Err(error);
+            }
+            self.words[range.clone()].copy_from_slice(&words[range]);
         }
-        self.words = words;
         Ok(())
     }
 
@@ -435,6 +462,8 @@ impl KvCache {
             return Err(Error::InvalidArgument { op: ATTEND, message });
         };
         let runs = self.announced.runs(&self.device)?;
+        // The pages before the window may belong to others.
+        let config = &config.within(self.config.window);
         let tokens: usize = runs.iter().map(|run| run.count * run.each).sum();
         for tensor in [query, key, value] {
             if tensor.rank() != 3 || tensor.dims()[0] != tokens {

@@ -18,7 +18,7 @@ pub(super) fn pages_of(tokens: usize) -> usize {
 }
 
 /// The pages of a cache. Sequences may share some.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Pages {
     /// The number of sequences that have each page.
     holders: Vec<u32>,
@@ -48,12 +48,6 @@ impl Pages {
         }
     }
 
-    /// Returns how many pages a sequence takes at most to grow by some tokens.
-    pub fn needed(&self, tokens: &Tokens, more: usize) -> usize {
-        let added = pages_of(tokens.length + more) - tokens.forgotten - tokens.pages.len();
-        added + usize::from(self.must_copy(tokens))
-    }
-
     /// Whether another sequence shares the page that the next token goes to.
     fn must_copy(&self, tokens: &Tokens) -> bool {
         let is_partly_full = !tokens.length.is_multiple_of(PAGE as usize);
@@ -65,11 +59,6 @@ impl Pages {
         let seen_from = window.map_or(0, |window| (tokens.length + 1).saturating_sub(window));
         let count = (seen_from / PAGE as usize).saturating_sub(tokens.forgotten);
         &tokens.pages[..count.min(tokens.pages.len())]
-    }
-
-    /// Returns how many pages become free if a sequence forgets those that the next query does not see.
-    pub fn forgettable(&self, tokens: &Tokens, window: Option<usize>) -> usize {
-        self.unseen(tokens, window).iter().filter(|&&page| self.holders[page as usize] == 1).count()
     }
 
     /// Forgets the pages of a sequence that the next query does not see.
@@ -103,6 +92,19 @@ impl Pages {
         tokens.clone()
     }
 
+    /// Gives a sequence back the pages that it had before it grew.
+    pub fn restore(&mut self, tokens: &mut Tokens, before: Tokens) {
+        for &page in &before.pages {
+            let holders = &mut self.holders[page as usize];
+            *holders += 1;
+            if *holders == 1 {
+                self.free.retain(|&free| free != page);
+            }
+        }
+        tokens.pages.iter().for_each(|&page| self.give_back(page));
+        *tokens = before;
+    }
+
     /// Shortens a sequence.
     pub fn shorten(&mut self, tokens: &mut Tokens, length: usize) {
         let kept = pages_of(length).saturating_sub(tokens.forgotten);
@@ -118,11 +120,8 @@ mod tests {
     use super::*;
 
     fn grow(pages: &mut Pages, tokens: &mut Tokens, more: usize, window: Option<usize>) -> Option<[u32; 2]> {
-        let free = pages.free() + pages.forgettable(tokens, window) - pages.needed(tokens, more);
         pages.forget(tokens, window);
-        let copied = pages.grow(tokens, more).unwrap();
-        assert_eq!(pages.free(), free);
-        copied
+        pages.grow(tokens, more).unwrap()
     }
 
     #[test]
@@ -132,7 +131,7 @@ mod tests {
             assert_eq!(grow(&mut pages, &mut tokens, more, None), None);
             assert_eq!((tokens.pages.len(), pages.free()), (held, 3 - held));
         }
-        assert_eq!((pages.needed(&tokens, 1), pages.free()), (1, 0));
+        assert_eq!(pages.grow(&mut tokens.clone(), 1), None);
         pages.shorten(&mut tokens, 64);
         assert_eq!((tokens.length, tokens.pages.len(), pages.free()), (64, 1, 2));
     }
@@ -161,6 +160,29 @@ mod tests {
         let mut second = pages.share(&first);
         assert_eq!(grow(&mut pages, &mut second, 1, None), None);
         assert_eq!(pages.free(), 1);
+    }
+
+    #[test]
+    fn growth_can_be_taken_back() {
+        let (mut pages, mut first) = (Pages::new(6), Tokens::default());
+        grow(&mut pages, &mut first, 130, None);
+        let mut second = pages.share(&first);
+        let (held, free) = (pages.holders.clone(), pages.free());
+        let before = second.clone();
+        // It forgets a page, copies another one, and gets a third.
+        pages.forget(&mut second, Some(60));
+        pages.grow(&mut second, 100).unwrap().unwrap();
+        assert_ne!(pages.holders, held);
+        pages.restore(&mut second, before.clone());
+        assert_eq!((&second.pages, second.length, second.forgotten), (&before.pages, 130, 0));
+        assert_eq!((&pages.holders, pages.free()), (&held, free));
+        // What was free alone is taken back, too.
+        pages.shorten(&mut first, 0);
+        let before = second.clone();
+        pages.forget(&mut second, Some(60));
+        pages.restore(&mut second, before);
+        pages.shorten(&mut second, 0);
+        assert_eq!(pages.free(), 6);
     }
 
     #[test]

@@ -77,6 +77,12 @@ impl AttentionConfig {
         self
     }
 
+    /// Returns the same with a window of at most so many keys.
+    pub(crate) fn within(&self, most: Option<usize>) -> AttentionConfig {
+        let window = self.sliding_window.into_iter().chain(most).min();
+        AttentionConfig { sliding_window: window, ..self.clone() }
+    }
+
     /// Sets what products are multiplied by; `1 / sqrt(d)` by default.
     #[must_use]
     pub fn scale(mut self, scale: impl Into<Option<f64>>) -> Self {
