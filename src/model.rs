@@ -5,7 +5,8 @@
 
 use crate::backend::info::DeviceKind;
 use crate::engine::stream::tests::Lazy;
-use crate::{DType, Device, Result, Tensor};
+use crate::nn::{KvCache, KvCacheConfig};
+use crate::{AttentionConfig, DType, Device, Result, Tensor};
 use shuttle::thread::{self, JoinHandle};
 use std::sync::Arc;
 
@@ -187,4 +188,42 @@ fn threads_run_a_step() {
         assert_eq!(device.stats().launches - before, 3 * 3);
         Ok(())
     });
+}
+
+/// A thread announces tokens, and others run a step over the cache. No tokens are written twice, and no thread waits for
+/// another one forever.
+#[test]
+fn threads_share_a_cache() {
+    in_orders(
+        500,
+        |_| (),
+        |device| {
+            let mut cache = KvCache::new(&KvCacheConfig::new(1, 1, 4).length(8), device)?;
+            let sequence = cache.add();
+            cache.extend(&[(sequence, 1)])?;
+            let step = device.capture(|args| {
+                let x = args.input("x", (1, 1, 4), DType::F32)?;
+                Ok([("y", cache.attend(0, [&x, &x, &x], None, &AttentionConfig::default())?)])
+            })?;
+            let (step, x) = (Arc::new(step), Tensor::ones((1, 1, 4), DType::F32, device)?);
+            x.realize()?;
+            let announces = thread::spawn(move || {
+                for length in [0, 2] {
+                    cache.rewind(sequence, length).unwrap();
+                    cache.extend(&[(sequence, 2 - length.min(1))]).unwrap();
+                }
+            });
+            let run = |_| {
+                let (step, x) = (step.clone(), x.clone());
+                thread::spawn(move || u32::from(step.run([("x", (&x).into())]).is_ok()))
+            };
+            let runs: Vec<_> = (0..2).map(run).collect();
+            drop((step, x));
+            announces.join().unwrap();
+            let written: u32 = runs.into_iter().map(|run| run.join().unwrap()).sum();
+            // One token each of the first and of the last announcement.
+            assert!(written <= 2);
+            Ok(())
+        },
+    );
 }
