@@ -190,8 +190,8 @@ fn threads_run_a_step() {
     });
 }
 
-/// A thread announces tokens, and others run a step over the cache. No tokens are written twice, and no thread waits for
-/// another one forever.
+/// A thread announces tokens, and others run a step over the cache. No tokens are written twice, and no thread waits
+/// for another one forever.
 #[test]
 fn threads_share_a_cache() {
     in_orders(
