@@ -12,11 +12,12 @@ use anyhow::Result;
 use marquetry::nn::{KvCache, Sequence};
 use marquetry::{BlockFormat, Device, Step, Tensor};
 use model::{LARGE, Model, SMALL, Sizes};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Tokens of a round, and rounds.
 const TOKENS: usize = 24;
 const ROUNDS: usize = 7;
+const WARM_UP: Duration = Duration::from_millis(500);
 /// The tokens of a prompt that are computed at a time.
 const CHUNK: usize = 512;
 
@@ -63,17 +64,21 @@ impl<'a> Sequences<'a> {
     }
 }
 
-/// Returns the median time of a round in seconds. The first one does not count.
+/// Returns the median time of a round in seconds. Rounds before it compile kernels, and keep the device busy until its
+/// clock is up.
 fn median(device: &Device, rounds: usize, mut round: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut times = Vec::new();
-    for _ in 0..=rounds {
+    let mut time = || -> Result<f64> {
         device.synchronize()?;
         let start = Instant::now();
         round()?;
         device.synchronize()?;
-        times.push(start.elapsed().as_secs_f64());
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < WARM_UP {
+        time()?;
     }
-    times.remove(0);
+    let mut times = (0..rounds).map(|_| time()).collect::<Result<Vec<_>>>()?;
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
