@@ -64,8 +64,8 @@ impl<'a> Sequences<'a> {
     }
 }
 
-/// Returns the median time of a round in seconds. Rounds before it compile kernels, and keep the device busy until its
-/// clock is up.
+/// Returns the median time of a round in seconds. The first round compiles kernels. Some more keep the device busy
+/// until its clock is up.
 fn median(device: &Device, rounds: usize, mut round: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut time = || -> Result<f64> {
         device.synchronize()?;
@@ -74,6 +74,7 @@ fn median(device: &Device, rounds: usize, mut round: impl FnMut() -> Result<()>)
         device.synchronize()?;
         Ok(start.elapsed().as_secs_f64())
     };
+    time()?;
     let begin = Instant::now();
     while begin.elapsed() < WARM_UP {
         time()?;

@@ -99,6 +99,8 @@ impl Model {
         let embedding = Tensor::randn(0f32, 1.0, (vocabulary, width), device)?.to_dtype(DType::F16)?;
         embedding.realize()?;
         device.synchronize()?;
+        // Of the weights that were quantised.
+        device.trim()?;
         let rope = Rope::new(features, THETA, length, device)?;
         Ok(Model { sizes, weight_bytes, embedding, layers, norm: norm()?, head, rope, device: device.clone() })
     }
