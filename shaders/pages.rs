@@ -1,4 +1,4 @@
-//! Pages of a cache of keys and values: how kernels find those of a sequence.
+//! How kernels find the pages of a sequence in a cache of keys and values.
 //!
 //! A buffer of words has the lengths of all sequences, then a table with a row for each sequence: the numbers of its
 //! pages, in order. W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",

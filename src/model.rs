@@ -217,7 +217,7 @@ fn threads_share_a_cache() {
                 let (step, x) = (step.clone(), x.clone());
                 thread::spawn(move || u32::from(step.run([("x", (&x).into())]).is_ok()))
             };
-            let runs: Vec<_> = (0..2).map(run).collect();
+            let runs: Vec<_> = (0..4).map(run).collect();
             drop((step, x));
             announces.join().unwrap();
             let written: u32 = runs.into_iter().map(|run| run.join().unwrap()).sum();

@@ -14,7 +14,7 @@ pub struct Sampling {
     pub top_k: usize,
 }
 
-/// The tokens of a prompt that are computed at a time. More would take more memory, and no less time.
+/// The tokens of a prompt that are computed at a time. The memory for a chunk grows with them.
 const CHUNK: usize = 512;
 
 /// A model, and a sequence in its cache.

@@ -24,7 +24,7 @@ pub enum Gate {
 /// use marquetry::{Device, Tensor, nn::{Gate, GatedLinear, Linear}};
 ///
 /// let device = Device::best()?;
-/// // The weight of a gate, then that of what it gates.
+/// // The weights of a gate, and of the number that it multiplies.
 /// let both = Linear::new(Tensor::new([[0f32, 40.0], [1.0, 2.0]], &device)?, None);
 /// let layer = GatedLinear::new(both, Gate::Silu);
 /// assert_eq!(layer.forward(&Tensor::new([[3f32, 1.0]], &device)?)?.to_vec::<f32>()?, [200.0]);

@@ -16,7 +16,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Returns the runs of sequences that get so many tokens.
+    /// Groups neighbouring sequences that get equally many tokens.
     pub fn of_counts(counts: impl IntoIterator<Item = usize>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for each in counts {

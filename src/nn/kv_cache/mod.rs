@@ -17,6 +17,8 @@ use crate::ops::{AttentionConfig, MOST_TOKENS, PagedLayer};
 use crate::tensor::Tensor;
 use announced::{Announced, Run};
 use pages::{Pages, Tokens, pages_of};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,8 +47,8 @@ pub struct KvCacheConfig {
 }
 
 impl KvCacheConfig {
-    /// Returns what a model needs with so many layers, heads of keys in each, and features of a head. By default:
-    /// `f32`, and one sequence of up to 2,048 tokens.
+    /// Returns the configuration for a model: its layers, the key heads of a layer, and the features of a head. By
+    /// default, the cache has the dtype `f32`, and one sequence of up to 2,048 tokens.
     pub fn new(layers: usize, kv_heads: usize, features: usize) -> Self {
         let (dtype, length, sequences) = (DType::F32, 2048, 1);
         KvCacheConfig { layers, kv_heads, features, dtype, length, sequences, tokens: None, window: None }
@@ -248,6 +250,13 @@ impl KvCache {
         }
     }
 
+    fn layer(&self, layer: usize, op: &'static str) -> Result<&Tensor> {
+        self.layers.get(layer).ok_or_else(|| {
+            let message = format!("the cache has {} layers, and no layer {layer}", self.layers.len());
+            Error::InvalidArgument { op, message }
+        })
+    }
+
     /// Returns the number of tokens of a sequence.
     ///
     /// # Errors
@@ -381,14 +390,15 @@ impl KvCache {
         if tokens.len() > limit {
             return mistake(format!("{} sequences cannot grow at a time; the cache is for {limit}", tokens.len()));
         }
-        for (place, &(sequence, more)) in tokens.iter().enumerate() {
+        let mut named = FxHashSet::default();
+        for &(sequence, more) in tokens {
             let length = self.find(sequence, EXTEND)?.length;
             if length.checked_add(more).is_none_or(|all| all > most) {
                 return mistake(format!(
                     "{more} tokens behind {length} are more than the {most} that a sequence may have"
                 ));
             }
-            if tokens[..place].iter().any(|&(other, _)| other == sequence) {
+            if !named.insert(sequence) {
                 return mistake("a sequence is named twice".into());
             }
         }
@@ -408,25 +418,28 @@ impl KvCache {
     /// Writes the lengths and pages of the sequences that grow, where they differ from what the device has.
     fn store_places(&mut self, tokens: &[(Sequence, usize)]) -> Result<()> {
         let (table, row) = (self.table(), row_of(self.config.length));
-        let mut words = self.words.clone();
+        let mut changed: BTreeMap<usize, [u32; 4]> = BTreeMap::new();
         for (place, &(sequence, _)) in tokens.iter().enumerate() {
             let Tokens { length, pages, forgotten } = self.find(sequence, EXTEND)?;
-            words[place] = *length as u32;
-            words[table + place * row + forgotten..][..pages.len()].copy_from_slice(pages);
-        }
-        let is_changed = |&quad: &usize| self.words[4 * quad..][..4] != words[4 * quad..][..4];
-        let changed: Vec<usize> = (0..words.len() / 4).filter(is_changed).collect();
-        let neighbours = changed.chunk_by(|a, b| a + 1 == *b).flat_map(|quads| quads.chunks(MOST_QUADS));
-        for quads in neighbours {
-            let range = 4 * quads[0]..4 * (quads[0] + quads.len());
-            let stored = words[range.clone()].iter().copied().collect();
-            let (kernel, parameters) = (Store { quads: quads.len() }, Parameters { first: quads[0], words: stored });
-            let launch = Launch { kernel, buffers: &[&self.sequences], parameters, groups: 1 };
-            if let Err(error) = self.device.runtime().run(launch) {
-                self.words[range].fill(UNKNOWN);
-                return Err(error);
+            let pages = (table + place * row + forgotten..).zip(pages.iter().copied());
+            for (at, word) in [(place, *length as u32)].into_iter().chain(pages) {
+                if self.words[at] != word {
+                    let quad = changed.entry(at / 4).or_insert_with(|| self.words.as_chunks().0[at / 4]);
+                    quad[at % 4] = word;
+                }
             }
-            self.words[range.clone()].copy_from_slice(&words[range]);
+        }
+        let changed: Vec<(usize, [u32; 4])> = changed.into_iter().collect();
+        let neighbours = changed.chunk_by(|(a, _), (b, _)| a + 1 == *b).flat_map(|quads| quads.chunks(MOST_QUADS));
+        for quads in neighbours {
+            let (first, words) = (quads[0].0, quads.iter().flat_map(|(_, words)| *words));
+            let parameters = Parameters { first, words: words.clone().collect() };
+            let (kernel, buffers) = (Store { quads: quads.len() }, &[&self.sequences]);
+            let stored = self.device.runtime().run(Launch { kernel, buffers, parameters, groups: 1 });
+            for (known, word) in self.words[4 * first..].iter_mut().zip(words) {
+                *known = if stored.is_ok() { word } else { UNKNOWN };
+            }
+            stored?;
         }
         Ok(())
     }
@@ -457,10 +470,7 @@ impl KvCache {
         rope: Option<&Rope>,
         config: &AttentionConfig,
     ) -> Result<Tensor> {
-        let Some(cache) = self.layers.get(layer) else {
-            let message = format!("the cache has {} layers, and no layer {layer}", self.layers.len());
-            return Err(Error::InvalidArgument { op: ATTEND, message });
-        };
+        let cache = self.layer(layer, ATTEND)?;
         let runs = self.announced.runs(&self.device)?;
         // The pages before the window may belong to others.
         let config = &config.within(self.config.window);
@@ -503,10 +513,7 @@ impl KvCache {
         const OP: &str = "keys_and_values";
         self.device.runtime().refuse_capture(OP, "it copies what the cache has now")?;
         let Tokens { length, pages, forgotten } = self.find(sequence, OP)?;
-        let Some(cache) = self.layers.get(layer) else {
-            let message = format!("the cache has {} layers, and no layer {layer}", self.layers.len());
-            return Err(Error::InvalidArgument { op: OP, message });
-        };
+        let cache = self.layer(layer, OP)?;
         let length = length - forgotten * PAGE as usize;
         let KvCacheConfig { kv_heads, features, .. } = self.config;
         let pages = Tensor::from_slice(pages, pages.len(), &self.device)?;

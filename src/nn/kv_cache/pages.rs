@@ -54,16 +54,11 @@ impl Pages {
         is_partly_full && tokens.pages.last().is_some_and(|&page| self.holders[page as usize] > 1)
     }
 
-    /// Returns the pages of a sequence that the next query does not see, if it sees `window` tokens.
-    fn unseen<'a>(&self, tokens: &'a Tokens, window: Option<usize>) -> &'a [u32] {
-        let seen_from = window.map_or(0, |window| (tokens.length + 1).saturating_sub(window));
-        let count = (seen_from / PAGE as usize).saturating_sub(tokens.forgotten);
-        &tokens.pages[..count.min(tokens.pages.len())]
-    }
-
-    /// Forgets the pages of a sequence that the next query does not see.
+    /// Forgets the pages of a sequence that the next query does not see, if it sees `window` tokens.
     pub fn forget(&mut self, tokens: &mut Tokens, window: Option<usize>) {
-        let count = self.unseen(tokens, window).len();
+        let seen_from = window.map_or(0, |window| (tokens.length + 1).saturating_sub(window));
+        let unseen = (seen_from / PAGE as usize).saturating_sub(tokens.forgotten);
+        let count = unseen.min(tokens.pages.len());
         tokens.pages.drain(..count).for_each(|page| self.give_back(page));
         tokens.forgotten += count;
     }

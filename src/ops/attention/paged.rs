@@ -28,6 +28,9 @@ pub(crate) struct PagedLayer<'a> {
 /// The farthest that a query may look: kernels count in signed 32-bit integers.
 const FARTHEST: usize = 1 << 29;
 
+/// The most tokens of a sequence in a cache.
+pub(crate) const MOST_TOKENS: usize = FARTHEST - PAGE as usize;
+
 impl PagedLayer<'_> {
     /// Returns a view of a page of keys or values, `(1, kv_heads, PAGE, features)`.
     fn first_page(&self, values: bool) -> Result<Tensor> {
@@ -128,6 +131,3 @@ impl AttentionCall<'_> {
         self.joined(Tensor::from_launch(launch)?)
     }
 }
-
-/// The most tokens of a sequence in a cache.
-pub(crate) const MOST_TOKENS: usize = FARTHEST - PAGE as usize;

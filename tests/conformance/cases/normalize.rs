@@ -4,7 +4,7 @@ use super::{floats, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
-use crate::reference::functions::{gelu_tanh, sigmoid};
+use crate::reference::functions::{gelu, gelu_tanh, sigmoid};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::{batch_norm, group_norm, l2_normalize, layer_norm, log_softmax, rms_norm, softmax};
@@ -146,6 +146,7 @@ fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, 
     let norm = RmsNorm::new(weight.tensor.clone(), 1e-5);
     let function = |x: f64| match gate {
         Gate::Silu => x * sigmoid(x),
+        Gate::Gelu => gelu(x),
         _ => gelu_tanh(x),
     };
     let rounding = rounding(dtype);
@@ -420,7 +421,7 @@ pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for sizes in [[1, 64, 48], [1, 4096, 260], [1, 2056, 12], [2, 256, 100], [5, 64, 64], [1, 30, 7]] {
             let [rows, features, outputs] = sizes;
-            for (name, gate) in [("silu", Gate::Silu), ("gelu_tanh", Gate::GeluTanh)] {
+            for (name, gate) in [("silu", Gate::Silu), ("gelu", Gate::Gelu), ("gelu_tanh", Gate::GeluTanh)] {
                 if name == "silu" || rows == 1 && features == 64 {
                     suite.add("gated", format!("{dtype}::{name}_{rows}_{features}_{outputs}"), move |device| {
                         check_gated(sizes, gate, dtype, device)
