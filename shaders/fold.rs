@@ -45,7 +45,7 @@ pub(super) struct Fold<'k> {
     pub finish: Box<Finish<'k>>,
 }
 
-type Combine<'k> = dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k;
+pub(super) type Combine<'k> = dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k;
 type Finish<'k> = dyn Fn(&[Value<'k>], Value<'k>) -> Value<'k> + 'k;
 
 impl FoldOp {

@@ -184,6 +184,7 @@ families! {
     gather: Gather;
     grid_sample: GridSample;
     matmul: Matmul;
+    next_token: NextToken;
     normalize: Normalize;
     pad: Pad;
     pool: Pool;

@@ -117,7 +117,7 @@ fn rotate_left<'k>(x: Value<'k>, bits: u32) -> Value<'k> {
 }
 
 /// Returns two words of random bits from a key and a counter.
-fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] {
+pub(super) fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
     let keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1bd1_1bda_u32];
     let (mut x, mut y) = (counter[0] + keys[0], counter[1] + keys[1]);

@@ -110,7 +110,7 @@ impl Family for Scan {
                 let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
                 first.iter().zip(before).map(choose).collect()
             });
-            running.set(&member.prefix(&fold, &scratch, before, running.get()));
+            running.set(&member.prefix(&fold.combine, &scratch, before, running.get()));
             k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
         };
         if let (Some(inner), Some(rows)) = (inner, rows) {

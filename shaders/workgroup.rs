@@ -1,6 +1,6 @@
 //! Folds and scans over the invocations of a workgroup.
 
-use super::fold::{Fold, State};
+use super::fold::{Combine, Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
 /// Whether this workgroup is the last of `workgroups` that come here. Each has stored something for all of them before.
@@ -280,20 +280,24 @@ impl<'k> Member<'k> {
 
     /// Combines `before`, the state before the first member, and the states of the members before this one, in order
     /// (W. Hillis and G. Steele, "Data Parallel Algorithms", 1986). All invocations must call this function, and must
-    /// reach a barrier before the memory is written again.
-    pub fn prefix(&self, fold: &Fold<'k>, scratch: &[Array<'k>], before: State<'k>, own: State<'k>) -> State<'k> {
+    /// reach a barrier before the memory is written again. Subgroups are used if one has as many lanes as the team has
+    /// subgroups.
+    pub fn prefix(&self, combine: &Combine<'k>, scratch: &[Array<'k>], before: State<'k>, own: State<'k>) -> State<'k> {
         if self.team == Team::Invocation {
             return before;
         }
+        if let Some(lanes) = self.subgroup.filter(|lanes| self.lanes() <= lanes * lanes) {
+            return self.prefix_in_subgroups(lanes, combine, scratch, before, own);
+        }
         let k = self.k;
         let state = StateVar::new(k, &own);
-        k.when(self.lane.eq(0), || state.set(&(fold.combine)(&before, &own)));
+        k.when(self.lane.eq(0), || state.set(&combine(&before, &own)));
         store(scratch, self.lane, &state.get());
         k.barrier();
         let mut distance = 1;
         while distance < self.lanes() {
             k.when(self.lane.ge(distance), || {
-                state.set(&(fold.combine)(&load(scratch, self.lane - distance), &state.get()));
+                state.set(&combine(&load(scratch, self.lane - distance), &state.get()));
             });
             k.barrier();
             store(scratch, self.lane, &state.get());
@@ -303,6 +307,42 @@ impl<'k> Member<'k> {
         state.set(&before);
         k.when(self.lane.gt(0), || state.set(&load(scratch, self.lane - 1)));
         state.get()
+    }
+
+    /// The same. The lanes of a subgroup combine their states by exchange. Then each subgroup does so with the states
+    /// of all subgroups.
+    fn prefix_in_subgroups(
+        &self,
+        lanes: u32,
+        combine: &Combine<'k>,
+        scratch: &[Array<'k>],
+        before: State<'k>,
+        own: State<'k>,
+    ) -> State<'k> {
+        let k = self.k;
+        let (lane, subgroup) = (k.subgroup_lane(), self.lane / lanes);
+        let from = |state: &[Value<'k>], lane: Value<'k>| -> State<'k> {
+            state.iter().map(|number| number.subgroup_shuffle(lane)).collect()
+        };
+        let choose = |condition: Value<'k>, yes: &[Value<'k>], no: &[Value<'k>]| -> State<'k> {
+            yes.iter().zip(no).map(|(&yes, &no)| condition.select(yes, no)).collect()
+        };
+        // Returns the states up to each lane's own one.
+        let up_to = |state: State<'k>| {
+            let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
+            distances.take_while(|&distance| distance < lanes).fold(state, |state, distance| {
+                let earlier = from(&state, lane.max(distance) - distance);
+                choose(lane.ge(distance), &combine(&earlier, &state), &state)
+            })
+        };
+        let within = up_to(own);
+        k.when(lane.eq(lanes - 1), || store(scratch, subgroup, &within));
+        k.barrier();
+        let subgroups = up_to(load(scratch, lane.min(self.lanes() / lanes - 1)));
+        let earlier = from(&subgroups, subgroup.max(1) - 1);
+        let before = choose(subgroup.gt(0), &combine(&before, &earlier), &before);
+        let earlier = from(&within, lane.max(1) - 1);
+        choose(lane.gt(0), &combine(&before, &earlier), &before)
     }
 }
 

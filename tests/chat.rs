@@ -272,7 +272,7 @@ fn chat_says_what_is_wrong() {
     refused(&["--model", "no-such-folder"], &[], "run `make setup`");
     refused(&[], &[("MARQUETRY_SMOLLM2", "no-such-folder")], "run `make setup`");
     refused(&["--device", "nonsense"], &[], "`nonsense` names no device");
-    refused(&["--temperature", "-1"], &[], "--temperature takes 0 or a positive number");
+    refused(&["--temperature", "-1"], &[], "`temperature` must be 0 or more");
     refused(&["--device", "vulkan", "--context", "8"], &[], "give more with --context");
     let reference = root("tests/data/reference.gguf");
     refused(&["--device", "vulkan", "--model", reference.to_str().unwrap()], &[], "metadata `llama.");

@@ -1,9 +1,10 @@
 //! A conversation: replies, token by token.
 
-use crate::decoder::{Decoder, Sampling};
+use crate::decoder::Decoder;
 use crate::tokens::{Message, Tokens};
 use anyhow::{Result, ensure};
 use marquetry::Tensor;
+use marquetry::nn::Sampling;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -46,6 +47,11 @@ impl Chat {
         Chat { decoder, tokens, cached: Vec::new(), messages: Vec::new() }
     }
 
+    /// Returns the number of messages so far, of both sides.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Replies to a message, with at most so many tokens. Calls `write` with each piece of text, and ends early if
     /// `stop` becomes true.
     pub fn reply(
@@ -71,9 +77,10 @@ impl Chat {
         let common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
         self.cached.truncate(common);
         self.decoder.rewind(common)?;
+        self.decoder.draw_by(sampling, &ids)?;
 
         let start = Instant::now();
-        let first = self.decoder.prompt(&ids[common..], sampling)?;
+        let first = self.decoder.prompt(&ids[common..])?;
         self.cached.extend(&ids[common..]);
         read(&first)?;
         let prompt_time = start.elapsed();
@@ -84,7 +91,7 @@ impl Chat {
         let reason = loop {
             let may_follow = tokens + 1 < max_tokens && self.cached.len() < capacity;
             // The device computes the next token while the host reads this one and writes its text.
-            let following = may_follow.then(|| self.decoder.advance(&newest, sampling)).transpose()?;
+            let following = may_follow.then(|| self.decoder.advance(&newest)).transpose()?;
             let token = read(&newest)?;
             if stop.load(Ordering::Relaxed) {
                 break Stop::Interrupted;

@@ -2,17 +2,8 @@
 
 use crate::model::Model;
 use anyhow::{Context, Result};
-use marquetry::nn::{KvCache, Sequence};
+use marquetry::nn::{KvCache, Sampler, Sampling, Sequence};
 use marquetry::{DType, Step, Tensor};
-
-/// How tokens are chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
-    /// 0 takes the most probable token.
-    pub temperature: f64,
-    /// Tokens are drawn among so many of the most probable ones.
-    pub top_k: usize,
-}
 
 /// The tokens of a prompt that are computed at a time. The memory for a chunk grows with them.
 const CHUNK: usize = 512;
@@ -22,11 +13,12 @@ pub struct Decoder {
     pub model: Model,
     cache: KvCache,
     sequence: Sequence,
+    sampler: Sampler,
     capacity: usize,
     /// Whether a token is a run of a captured step.
     captures: bool,
-    /// The work for a token, and how it chooses the next one.
-    step: Option<(Sampling, Step)>,
+    /// The work for a token.
+    step: Option<Step>,
 }
 
 impl Decoder {
@@ -34,12 +26,19 @@ impl Decoder {
     pub fn new(model: Model, capacity: usize, captures: bool) -> Result<Self> {
         let mut cache = model.cache(capacity)?;
         let sequence = cache.add();
-        Ok(Decoder { model, cache, sequence, capacity, captures, step: None })
+        let sampler = Sampler::new(model.config.vocabulary, 1, model.device())?;
+        Ok(Decoder { model, cache, sequence, sampler, capacity, captures, step: None })
     }
 
     /// Returns the most tokens of the sequence.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Sets how tokens are drawn from now on. `text` are the tokens of which repetitions are counted.
+    pub fn draw_by(&mut self, sampling: &Sampling, text: &[u32]) -> Result<()> {
+        self.sampler.start(0, sampling)?;
+        Ok(self.sampler.observe(0, text)?)
     }
 
     /// Forgets all tokens but the first ones.
@@ -48,7 +47,7 @@ impl Decoder {
     }
 
     /// Appends a prompt. Returns the token `(1)` that follows it.
-    pub fn prompt(&mut self, ids: &[u32], sampling: &Sampling) -> Result<Tensor> {
+    pub fn prompt(&mut self, ids: &[u32]) -> Result<Tensor> {
         let mut next = None;
         for chunk in ids.chunks(CHUNK) {
             self.cache.extend(&[(self.sequence, chunk.len())])?;
@@ -56,28 +55,22 @@ impl Decoder {
             // Only the last chunk's logits are computed: nobody asks for the others. But the cache has all tokens.
             next = Some(logits);
         }
-        Ok(choose(&next.context("a prompt has a token or more")?, sampling)?)
+        Ok(self.sampler.sample(&next.context("a prompt has a token or more")?)?)
     }
 
     /// Appends a token `(1)`. Returns the one that follows it.
-    pub fn advance(&mut self, token: &Tensor, sampling: &Sampling) -> Result<Tensor> {
+    pub fn advance(&mut self, token: &Tensor) -> Result<Tensor> {
         self.cache.extend(&[(self.sequence, 1)])?;
         if !self.captures {
-            return Ok(choose(&self.model.next(token, &self.cache)?, sampling)?);
+            return Ok(self.sampler.sample(&self.model.next(token, &self.cache)?)?);
         }
         let step = match self.step.take() {
-            Some((with, step)) if with == *sampling => step,
-            _ => self.model.device().capture(|args| {
+            Some(step) => step,
+            None => self.model.device().capture(|args| {
                 let token = args.input("token", 1, DType::U32)?;
-                Ok([("next", choose(&self.model.next(&token, &self.cache)?, sampling)?)])
+                Ok([("next", self.sampler.sample(&self.model.next(&token, &self.cache)?)?)])
             })?,
         };
-        let (_, step) = self.step.insert((*sampling, step));
-        Ok(step.run([("token", token.into())])?.get("next")?.clone())
+        Ok(self.step.insert(step).run([("token", token.into())])?.get("next")?.clone())
     }
-}
-
-/// Chooses a token on the device.
-fn choose(logits: &Tensor, sampling: &Sampling) -> marquetry::Result<Tensor> {
-    logits.sample_top_k(sampling.top_k, sampling.temperature)
 }

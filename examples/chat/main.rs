@@ -13,9 +13,10 @@ mod tokens;
 use anyhow::{Context, Result, ensure};
 use chat::{Chat, Reply, Stop};
 use clap::Parser;
-use decoder::{Decoder, Sampling};
+use decoder::Decoder;
 use marquetry::Device;
 use marquetry::io::Gguf;
+use marquetry::nn::Sampling;
 use model::{Config, Model};
 use serde_json::json;
 use std::io::{BufRead, Write};
@@ -45,10 +46,25 @@ struct Args {
     context: NonZeroUsize,
     /// 0 takes the most probable token; higher numbers vary more
     #[arg(long, default_value = "0", allow_negative_numbers = true)]
-    temperature: f64,
+    temperature: f32,
     /// Draw among so many of the most probable tokens
     #[arg(long, default_value = "40")]
     top_k: NonZeroUsize,
+    /// Draw among the most probable tokens that have this probability together
+    #[arg(long, default_value = "1", allow_negative_numbers = true)]
+    top_p: f32,
+    /// Draw among tokens that have at least this part of the largest probability
+    #[arg(long, default_value = "0", allow_negative_numbers = true)]
+    min_p: f32,
+    /// Above 1, tokens that stand in the text are less probable
+    #[arg(long, default_value = "1", allow_negative_numbers = true)]
+    repetition: f32,
+    /// Above 0, tokens that stand in the reply are less probable
+    #[arg(long, default_value = "0", allow_negative_numbers = true)]
+    presence: f32,
+    /// The same for each time that a token stands in the reply
+    #[arg(long, default_value = "0", allow_negative_numbers = true)]
+    frequency: f32,
     /// Record the work for each token anew, instead of capturing it once
     #[arg(long)]
     no_capture: bool,
@@ -61,6 +77,14 @@ struct Args {
     /// The model: a GGUF file, or a folder with one
     #[arg(long, env = "MARQUETRY_SMOLLM2", default_value = "target/smollm2")]
     model: PathBuf,
+}
+
+impl Args {
+    fn sampling(&self) -> Sampling {
+        let sampling = Sampling::default().temperature(self.temperature).top_k(self.top_k.get()).top_p(self.top_p);
+        let sampling = sampling.min_p(self.min_p).repetition(self.repetition);
+        sampling.presence(self.presence).frequency(self.frequency)
+    }
 }
 
 /// Whether a reply is being written, and whether it should end.
@@ -78,7 +102,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Stop> {
-    ensure!(args.temperature >= 0.0 && args.temperature.is_finite(), "--temperature takes 0 or a positive number");
+    args.sampling().check()?;
     let prompt = match (&args.prompt, &args.prompt_file) {
         (_, Some(path)) => {
             Some(std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?)
@@ -94,7 +118,6 @@ fn run(args: &Args) -> Result<Stop> {
     })?;
 
     let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
-    device.set_seed(args.seed);
     let mut chat = load(&path, args, &device).with_context(|| format!("cannot use {}", path.display()))?;
     if !args.json {
         println!("device: {device}");
@@ -147,7 +170,8 @@ fn converse(chat: &mut Chat, args: &Args, device: &Device) -> Result<Stop> {
 
 /// Writes a reply as it comes, then how fast it came.
 fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result<Reply> {
-    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k.get() };
+    // Every message of a conversation is answered by other random numbers.
+    let sampling = args.sampling().seed(args.seed.wrapping_add(chat.messages() as u64));
     let mut out = std::io::stdout();
     STOP.store(false, Ordering::Relaxed);
     REPLYING.store(true, Ordering::Relaxed);

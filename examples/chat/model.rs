@@ -19,6 +19,8 @@ pub struct Config {
     pub head_width: usize,
     /// The most tokens that the model was trained on.
     pub context: usize,
+    /// The tokens of the vocabulary.
+    pub vocabulary: usize,
     rope_features: usize,
     rope_base: f64,
     eps: f64,
@@ -49,6 +51,7 @@ impl Config {
             kv_heads,
             head_width,
             context: number("context_length")?,
+            vocabulary: file.info("token_embd.weight")?.shape.dims()[0],
             rope_features: optional("rope.dimension_count", head_width)?,
             rope_base: file.find("llama.rope.freq_base").map_or(Ok(10_000.0), |base| base.as_f64())?,
             eps: file.get("llama.attention.layer_norm_rms_epsilon")?.as_f64()?,

@@ -10,6 +10,7 @@ mod kv_cache;
 mod linear;
 mod norm;
 mod rope;
+mod sampler;
 #[cfg(has_io)]
 mod weights;
 
@@ -20,5 +21,6 @@ pub use kv_cache::{KvCache, KvCacheConfig, Sequence};
 pub use linear::{Embedding, Linear, Matrix};
 pub use norm::{LayerNorm, RmsNorm};
 pub use rope::Rope;
+pub use sampler::{Sampler, Sampling};
 #[cfg(has_io)]
 pub use weights::{WeightFile, Weights};

@@ -18,6 +18,7 @@ mod linear;
 mod loaded;
 mod matmul;
 pub(crate) mod matrix_units;
+mod next_token;
 mod normalize;
 mod operand;
 mod pad;

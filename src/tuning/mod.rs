@@ -20,6 +20,7 @@ pub struct Tuning {
     pub rows: Rows,
     pub reduce: Reduce,
     pub copy: Copy,
+    pub sampling: Sampling,
     pub loads: Loads,
     pub batch: Batch,
 }
@@ -98,6 +99,11 @@ pub struct Reduce {
 pub struct Copy {
     pub tiles: bool,
     pub driver: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    pub invocations: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]

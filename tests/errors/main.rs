@@ -34,6 +34,7 @@ mod panics;
 mod quantized;
 mod reduce;
 mod resize;
+mod sampler;
 
 use half::f16;
 use marquetry::{DType, Device, Error, Indices, Result, Shape, Tensor};

@@ -13,6 +13,7 @@ pub mod pad;
 pub mod rearrange;
 pub mod reduce;
 pub mod resize;
+pub mod sampling;
 pub mod threefry;
 pub mod window;
 

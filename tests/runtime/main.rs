@@ -26,6 +26,7 @@ mod capture;
 mod fusion;
 mod kv_cache;
 mod memory;
+mod sampler;
 mod transfer;
 
 on_each_device! {

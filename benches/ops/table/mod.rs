@@ -8,6 +8,7 @@ mod matvec;
 mod memory;
 mod minilm;
 mod quantized;
+mod sampling;
 
 use crate::case::Case;
 use anyhow::Result;
@@ -29,6 +30,8 @@ pub struct Sizes {
     context: usize,
     /// A language model.
     model: decode::Model,
+    /// The tokens of a small and a large vocabulary.
+    vocabularies: [usize; 2],
     /// More bytes than any cache holds.
     uncached: usize,
 }
@@ -46,6 +49,7 @@ impl Sizes {
                 layers: [1024, 3584],
                 context: 256,
                 model: decode::Model { name: "tiny", layers: 2, width: 1024, keys: 256, inner: 3584, vocabulary: 8192 },
+                vocabularies: [8192, 49_152],
                 uncached: 1 << 26,
             };
         }
@@ -61,6 +65,8 @@ impl Sizes {
             context: 4096,
             // As Llama 3 has them.
             model: decode::Model { name: "8B", layers: 32, width: 4096, keys: 1024, inner: 14336, vocabulary: 128_256 },
+            // As SmolLM2 and Qwen 2 have them.
+            vocabularies: [49_152, 151_936],
             uncached: 1 << 28,
         }
     }
@@ -90,6 +96,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     cases.extend(quantized::cases(&sizes));
     cases.extend(attention::cases(&sizes));
     cases.extend(decode::cases(&sizes));
+    cases.extend(sampling::cases(&sizes));
     cases.extend(memory::cases(&sizes));
     cases.push(launches::case());
     if model.join("model.safetensors").is_file() {

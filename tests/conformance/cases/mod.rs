@@ -56,6 +56,7 @@ families! {
     assign,
     create,
     random: TOLERANCES,
+    sampler,
     quantized: TOLERANCES,
     read,
     display,
