@@ -5,7 +5,8 @@
     venv/bin/python scripts/tokens_reference.py target/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 `GPT2Tokenizer` merges pairs in Python, with the vocabulary, merges and control tokens of the file. SmolLM2 cuts text
-before each digit and behind it; the class does not, so this script cuts there first.
+before each digit and behind it; the class does not, so this script cuts there first. `cuts` are the tokens by the same
+merges if text is cut as Llama 3 and Qwen 2 cut it: with the patterns in their files `tokenizer.json`.
 """
 
 import itertools
@@ -17,6 +18,7 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
+import regex
 from gguf import GGUFReader
 from transformers import AddedToken, GPT2Tokenizer
 
@@ -100,6 +102,26 @@ def cut(text: str, names: str):
         yield from ("".join(character for _, character in group) for _, group in alike)
 
 
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def tokens_by(cuts: str, text: str, names: str, tokenizer: GPT2Tokenizer) -> list[int]:
+    """Llama 3 cuts numbers into three digits, and takes a word that is a token as it is. Qwen 2 composes characters."""
+    pattern = regex.compile(PATTERN.replace("DIGITS", "{1,3}" if cuts == "llama-bpe" else ""))
+    ids = []
+    for piece in re.split(f"({names})", text):
+        if re.fullmatch(names, piece):
+            ids.append(tokenizer.convert_tokens_to_ids(piece))
+            continue
+        for word in pattern.findall(unicodedata.normalize("NFC", piece) if cuts == "qwen2" else piece):
+            mapped = "".join(tokenizer.byte_encoder[byte] for byte in word.encode())
+            whole = cuts == "llama-bpe" and mapped in tokenizer.encoder
+            ids += [tokenizer.encoder[part] for part in ([mapped] if whole else tokenizer.bpe(mapped).split(" "))]
+    return ids
+
+
 def is_numeric(character: str) -> bool:
     return unicodedata.category(character).startswith("N")
 
@@ -121,7 +143,9 @@ def main():
         for messages in CONVERSATIONS
     ]
     lines = [json.dumps(line) for line in encoded]
-    PATH.write_text('{"texts": [\n' + ",\n".join(lines) + '\n], "conversations": ' + json.dumps(conversations) + "}\n")
+    cuts = {name: [tokens_by(name, text, names, tokenizer) for text in texts] for name in ["llama-bpe", "qwen2"]}
+    rest = f'"conversations": {json.dumps(conversations)}, "cuts": {json.dumps(cuts)}'
+    PATH.write_text('{"texts": [\n' + ",\n".join(lines) + f"\n], {rest}}}\n")
 
 
 main()

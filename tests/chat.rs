@@ -6,16 +6,23 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "../examples/chat/architecture.rs"]
+#[allow(dead_code, reason = "the example uses the rest")]
+mod architecture;
 #[path = "../examples/chat/model.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
 mod model;
 #[path = "../examples/chat/tokens.rs"]
 mod tokens;
 
+mod gguf_file;
+
+use architecture::Config;
+use gguf_file::{File, Value};
 use marquetry::io::{Gguf, Npz};
 use marquetry::nn::{KvCache, Sequence};
-use marquetry::{Device, Tensor};
-use model::{Config, Model};
+use marquetry::{DType, Device, Tensor};
+use model::Model;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,7 +65,7 @@ fn file() -> Gguf {
 }
 
 fn load(device: &Device) -> Model {
-    Model::load(file(), CAPACITY, device).unwrap()
+    Model::load(file(), CAPACITY, DType::F32, device).unwrap()
 }
 
 fn samples() -> BTreeMap<String, Sample> {
@@ -82,7 +89,7 @@ struct Context {
 
 impl Context {
     fn new(model: &Model) -> Self {
-        let mut cache = model.cache(CAPACITY).unwrap();
+        let mut cache = model.cache(1, CAPACITY).unwrap();
         let sequence = cache.add();
         Context { cache, sequence }
     }
@@ -95,8 +102,8 @@ impl Context {
 
     /// Returns the logits behind tokens.
     fn next(&mut self, model: &Model, ids: &[u32]) -> Tensor {
-        let ids = self.extend(ids, model.device());
-        model.next(&ids, &self.cache).unwrap()
+        let vectors = model.forward(&self.extend(ids, model.device()), &self.cache).unwrap();
+        model.logits(&vectors.narrow(0, ids.len() - 1, 1).unwrap()).unwrap()
     }
 }
 
@@ -172,6 +179,29 @@ fn chat_answers(device: &Device) {
     println!("{device}: {reserved} bytes reserved for a file of {file}");
 }
 
+/// Prompts of different lengths, answered together, get the replies that they get alone.
+fn a_batch_is_answered_as_each_alone(device: &Device) {
+    let prompts = ["What is the capital of Italy? Answer in one sentence.", "Count to three.", "Say hello."];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{}\n\n  {}\n{}", prompts[0], prompts[1], prompts[2])).unwrap();
+    let id = device.id();
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["--device", &id, "--json", "--max-tokens", "9", "--context", "128"];
+        let output = chat(&[&common, arguments].concat(), &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let batch = json(&["--batch-file", file.path().to_str().unwrap()]);
+    let answers = batch["answers"].as_array().unwrap();
+    assert_eq!(answers.len(), prompts.len());
+    let alone = if full_tier() { &prompts[..] } else { &prompts[..1] };
+    for (answer, prompt) in answers.iter().zip(alone) {
+        let reply = json(&["--prompt", prompt]);
+        assert_eq!(answer["prompt"], *prompt);
+        assert_eq!((&answer["text"], &answer["stop"]), (&reply["text"], &reply["stop"]), "{prompt}");
+    }
+}
+
 macro_rules! on_each_device {
     ($($test:ident)*) => {
         on_each_device!(@device vulkan: $($test)*);
@@ -194,6 +224,7 @@ on_each_device! {
     logits_agree_with_the_reference
     the_most_probable_tokens_are_those_of_the_reference
     chat_answers
+    a_batch_is_answered_as_each_alone
 }
 
 #[test]
@@ -212,7 +243,7 @@ fn text_becomes_the_tokens_of_the_reference() {
     let ids = tokens.encode(text).unwrap();
     let pieces: Vec<String> = ids.iter().filter_map(|&id| pieces(id).unwrap()).collect();
     assert_eq!(pieces.concat(), text);
-    assert!(pieces.len() < ids.len() && tokens.ends(2) && !tokens.ends(0));
+    assert!(pieces.len() < ids.len() && tokens.ends(2) && tokens.ends(0) && !tokens.ends(1));
 }
 
 /// `tests/data/tokens.json` comes from scripts/tokens_reference.py: another implementation of the merges and of the
@@ -223,6 +254,8 @@ fn texts_and_conversations_are_those_of_transformers() {
     struct Reference {
         texts: Vec<Text>,
         conversations: Vec<Conversation>,
+        /// The tokens of the texts if they are cut in another way.
+        cuts: BTreeMap<String, Vec<Vec<u32>>>,
     }
     #[derive(Deserialize)]
     struct Text {
@@ -238,9 +271,17 @@ fn texts_and_conversations_are_those_of_transformers() {
     let reference: Reference = serde_json::from_slice(&bytes).unwrap();
     let tokens = Tokens::load(&file()).unwrap();
     assert_eq!(reference.texts.len(), 200);
-    for Text { text, ids } in reference.texts {
-        assert_eq!(tokens.encode(&text).unwrap(), ids, "{text:?}");
-        assert_eq!(tokens.decode(&ids).unwrap(), text);
+    for Text { text, ids } in &reference.texts {
+        assert_eq!(tokens.encode(text).unwrap(), *ids, "{text:?}");
+        assert_eq!(tokens.decode(ids).unwrap(), *text);
+    }
+    assert_eq!(reference.cuts.len(), 2);
+    for (name, all) in &reference.cuts {
+        let tokens = cut_by(name);
+        assert_eq!(all.len(), reference.texts.len());
+        for (Text { text, .. }, ids) in reference.texts.iter().zip(all) {
+            assert_eq!(tokens.encode(text).unwrap(), *ids, "{text:?} cut as {name} does");
+        }
     }
     for Conversation { messages, text } in reference.conversations {
         let role = |role: &str| ["system", "user", "assistant"].into_iter().find(|known| *known == role).unwrap();
@@ -248,6 +289,24 @@ fn texts_and_conversations_are_those_of_transformers() {
         let messages = messages.map(|m| Message { role: role(&m["role"]), content: m["content"].clone() });
         assert_eq!(tokens.conversation(&messages.collect::<Vec<_>>()).unwrap(), text);
     }
+}
+
+/// The tokens and merges of the model, with text that is cut in another way.
+fn cut_by(name: &str) -> Tokens {
+    let file = file();
+    let strings = |key: &str| {
+        let strings = file.get(key).unwrap().as_strings().unwrap();
+        Value::array(8, &strings.iter().map(|text| Value::string(text)).collect::<Vec<_>>())
+    };
+    let kinds = file.get("tokenizer.ggml.token_type").unwrap().as_integers().unwrap();
+    let kinds: Vec<Value> = kinds.into_iter().map(|kind| Value::u32(kind as u32)).collect();
+    let file = File::default()
+        .with("tokenizer.ggml.model", Value::string("gpt2"))
+        .with("tokenizer.ggml.pre", Value::string(name))
+        .with("tokenizer.ggml.tokens", strings("tokenizer.ggml.tokens"))
+        .with("tokenizer.ggml.merges", strings("tokenizer.ggml.merges"))
+        .with("tokenizer.ggml.token_type", Value::array(4, &kinds));
+    Tokens::load(&Gguf::from_bytes(file.bytes()).unwrap()).unwrap()
 }
 
 /// Runs the example, which `cargo test` has built beside the tests.
@@ -276,4 +335,52 @@ fn chat_says_what_is_wrong() {
     refused(&["--device", "vulkan", "--context", "8"], &[], "give more with --context");
     let reference = root("tests/data/reference.gguf");
     refused(&["--device", "vulkan", "--model", reference.to_str().unwrap()], &[], "metadata `llama.");
+}
+
+/// `tests/data/sentencepiece.json` comes from scripts/sentencepiece_reference.py.
+#[test]
+fn texts_are_cut_as_sentencepiece_cuts_them() {
+    #[derive(Deserialize)]
+    struct Vocabulary {
+        has_prefix: bool,
+        tokens: Vec<String>,
+        scores: Vec<f32>,
+        kinds: Vec<u32>,
+        texts: Vec<Text>,
+    }
+    #[derive(Deserialize)]
+    struct Text {
+        text: String,
+        ids: Vec<u32>,
+        decoded: String,
+    }
+    let bytes = std::fs::read(root("tests/data/sentencepiece.json")).unwrap();
+    let vocabularies: Vec<Vocabulary> = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(vocabularies.len(), 2);
+    for Vocabulary { has_prefix, tokens, scores, kinds, texts } in vocabularies {
+        let strings: Vec<Value> = tokens.iter().map(|token| Value::string(token)).collect();
+        let scores: Vec<Value> = scores.iter().map(|score| Value(6, score.to_le_bytes().into())).collect();
+        let kinds: Vec<Value> = kinds.into_iter().map(Value::u32).collect();
+        let file = File::default()
+            .with("tokenizer.ggml.model", Value::string("llama"))
+            .with("tokenizer.ggml.tokens", Value::array(8, &strings))
+            .with("tokenizer.ggml.scores", Value::array(6, &scores))
+            .with("tokenizer.ggml.token_type", Value::array(4, &kinds))
+            .with("tokenizer.ggml.unknown_token_id", Value::u32(0))
+            .with("tokenizer.ggml.bos_token_id", Value::u32(1))
+            .with("tokenizer.ggml.add_bos_token", Value(7, vec![1]))
+            .with("tokenizer.ggml.add_space_prefix", Value(7, vec![has_prefix.into()]))
+            .with("tokenizer.chat_template", Value::string("<|user|>{{ messages[0].content.strip() }}</s>"));
+        let tokens = Tokens::load(&Gguf::from_bytes(file.bytes()).unwrap()).unwrap();
+        assert!(texts.len() > 190);
+        for Text { text, ids, decoded } in &texts {
+            assert_eq!(tokens.encode(text).unwrap(), *ids, "{text:?}");
+            assert_eq!(tokens.decode(ids).unwrap(), *decoded);
+        }
+        // Control tokens in a text are tokens. The first one is added if the template does not write it.
+        let text = &texts.iter().find(|text| text.text == "Hello").unwrap();
+        let message = Message { role: "user", content: "  Hello\n".into() };
+        let expected = [&[1, 3], &text.ids[..], &[2]].concat();
+        assert_eq!(tokens.encode_conversation(&[message]).unwrap(), expected);
+    }
 }

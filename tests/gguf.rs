@@ -46,6 +46,8 @@ fn a_file_of_the_reference_has_what_was_written() {
     assert_eq!(get("test.string").as_str().unwrap(), "Grüße, 世界");
     assert_eq!(get("test.strings").as_strings().unwrap(), ["a", "", "\u{120}b"]);
     assert_eq!(get("test.i32s").as_integers().unwrap(), [1, -2, 3]);
+    assert_eq!(get("test.f32s").as_floats().unwrap(), [0.25, -0.5]);
+    assert_refused(get("test.i32s").as_floats(), &["is an array of i32, not an array of floats"]);
     assert_eq!(get("test.u64").as_u64().unwrap(), (1 << 63) + 1);
     assert_eq!(get("test.u32").as_u32().unwrap(), 4_000_000_000);
     assert_eq!(get("test.i64").as_i64().unwrap(), -(1 << 62));

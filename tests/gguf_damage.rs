@@ -105,6 +105,7 @@ fn is_sound(bytes: Vec<u8>) -> bool {
     for key in file.metadata().keys() {
         let field = file.get(key).unwrap();
         let _ = (field.as_u32(), field.as_i64(), field.as_f32(), field.as_str(), field.as_integers());
+        let _ = field.as_floats();
     }
     true
 }

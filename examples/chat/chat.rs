@@ -62,25 +62,16 @@ impl Chat {
         stop: &AtomicBool,
         mut write: impl FnMut(&str) -> Result<()>,
     ) -> Result<Reply> {
-        self.messages.push(Message { role: "user", content: message.into() });
-        let ids = self.tokens.encode(&self.tokens.conversation(&self.messages)?)?;
         let capacity = self.decoder.capacity();
-        if ids.len() >= capacity {
-            self.messages.pop();
-        }
-        ensure!(
-            ids.len() < capacity,
-            "the conversation has {} tokens, and the context {capacity}; begin a new one, or give more with --context",
-            ids.len()
-        );
+        let ids = self.fitting(message, capacity, max_tokens)?;
         // At least the last token is computed: its logits are needed.
         let common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
         self.cached.truncate(common);
-        self.decoder.rewind(common)?;
-        self.decoder.draw_by(sampling, &ids)?;
+        self.decoder.rewind(0, common)?;
+        self.decoder.draw_by(0, sampling, &ids)?;
 
         let start = Instant::now();
-        let first = self.decoder.prompt(&ids[common..])?;
+        let first = self.decoder.prompt(&[&ids[common..]])?;
         self.cached.extend(&ids[common..]);
         read(&first)?;
         let prompt_time = start.elapsed();
@@ -110,7 +101,7 @@ impl Chat {
         };
         drop(pieces);
         // A token may have been computed that the reply does not have.
-        self.decoder.rewind(self.cached.len())?;
+        self.decoder.rewind(0, self.cached.len())?;
         let decoded = self.cached.len() - ids.len();
         self.messages.push(Message { role: "assistant", content: text.clone() });
         Ok(Reply {
@@ -121,6 +112,28 @@ impl Chat {
             tokens_per_second: rate(decoded, start.elapsed()),
             stop: reason,
         })
+    }
+
+    /// Adds a message. Returns the tokens of the conversation. The oldest messages are left out until there is room for
+    /// the reply: for `max_tokens`, or for half of the context if that is less.
+    fn fitting(&mut self, message: &str, capacity: usize, max_tokens: usize) -> Result<Vec<u32>> {
+        let most = capacity - max_tokens.min(capacity / 2);
+        let mut messages = self.messages.clone();
+        messages.push(Message { role: "user", content: message.into() });
+        loop {
+            let ids = self.tokens.encode_conversation(&messages)?;
+            if ids.len() <= most || (messages.len() == 1 && ids.len() < capacity) {
+                self.messages = messages;
+                return Ok(ids);
+            }
+            ensure!(
+                messages.len() > 1,
+                "the message has {} tokens, and the context {capacity}; shorten it, or give more with --context",
+                ids.len()
+            );
+            // A message and its reply.
+            messages.drain(..2);
+        }
     }
 }
 

@@ -1,76 +1,114 @@
-//! A sequence of tokens that a model continues, one token at a time. No token comes to the host in between.
+//! Sequences of tokens that a model continues together, a token each at a time. No token comes to the host in between.
 
 use crate::model::Model;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use marquetry::nn::{KvCache, Sampler, Sampling, Sequence};
 use marquetry::{DType, Step, Tensor};
 
-/// The tokens of a prompt that are computed at a time. The memory for a chunk grows with them.
+/// The tokens of prompts that are computed at a time. The memory for them grows with their number.
 const CHUNK: usize = 512;
 
-/// A model, and a sequence in its cache.
+/// A model, and sequences in its cache.
 pub struct Decoder {
     pub model: Model,
     cache: KvCache,
-    sequence: Sequence,
+    sequences: Vec<Sequence>,
     sampler: Sampler,
     capacity: usize,
     /// Whether a token is a run of a captured step.
     captures: bool,
-    /// The work for a token.
+    /// The work for a token of each sequence.
     step: Option<Step>,
 }
 
 impl Decoder {
-    /// Returns the decoder of sequences with at most `capacity` tokens.
-    pub fn new(model: Model, capacity: usize, captures: bool) -> Result<Self> {
-        let mut cache = model.cache(capacity)?;
-        let sequence = cache.add();
-        let sampler = Sampler::new(model.config.vocabulary, 1, model.device())?;
-        Ok(Decoder { model, cache, sequence, sampler, capacity, captures, step: None })
+    /// Returns the decoder of some sequences with at most `capacity` tokens each.
+    pub fn new(model: Model, sequences: usize, capacity: usize, captures: bool) -> Result<Self> {
+        let mut cache = model.cache(sequences, capacity)?;
+        let sampler = Sampler::new(model.config.vocabulary, sequences, model.device())?;
+        let sequences = (0..sequences).map(|_| cache.add()).collect();
+        Ok(Decoder { model, cache, sequences, sampler, capacity, captures, step: None })
     }
 
-    /// Returns the most tokens of the sequence.
+    /// Returns the most tokens of a sequence.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Sets how tokens are drawn from now on. `text` are the tokens of which repetitions are counted.
-    pub fn draw_by(&mut self, sampling: &Sampling, text: &[u32]) -> Result<()> {
-        self.sampler.start(0, sampling)?;
-        Ok(self.sampler.observe(0, text)?)
+    /// Sets how a sequence's tokens are drawn from now on. `text` are the tokens of which repetitions are counted.
+    pub fn draw_by(&mut self, sequence: usize, sampling: &Sampling, text: &[u32]) -> Result<()> {
+        self.sampler.start(sequence, sampling)?;
+        Ok(self.sampler.observe(sequence, text)?)
     }
 
-    /// Forgets all tokens but the first ones.
-    pub fn rewind(&mut self, length: usize) -> Result<()> {
-        Ok(self.cache.rewind(self.sequence, length)?)
+    /// Forgets all tokens of a sequence but the first ones.
+    pub fn rewind(&mut self, sequence: usize, length: usize) -> Result<()> {
+        Ok(self.cache.rewind(self.sequences[sequence], length)?)
     }
 
-    /// Appends a prompt. Returns the token `(1)` that follows it.
-    pub fn prompt(&mut self, ids: &[u32]) -> Result<Tensor> {
-        let mut next = None;
-        for chunk in ids.chunks(CHUNK) {
-            self.cache.extend(&[(self.sequence, chunk.len())])?;
-            let logits = self.model.next(&Tensor::new(chunk, self.model.device())?, &self.cache)?;
-            // Only the last chunk's logits are computed: nobody asks for the others. But the cache has all tokens.
-            next = Some(logits);
+    /// Appends a prompt to each sequence. Returns the tokens `(sequences)` that follow them.
+    pub fn prompt(&mut self, prompts: &[&[u32]]) -> Result<Tensor> {
+        let mut ends = Vec::new();
+        for pass in passes(prompts) {
+            let more: Vec<_> = pass.iter().map(|piece| (self.sequences[piece.sequence], piece.ids.len())).collect();
+            self.cache.extend(&more)?;
+            let ids: Vec<u32> = pass.iter().flat_map(|piece| piece.ids).copied().collect();
+            let vectors = self.model.forward(&Tensor::new(ids, self.model.device())?, &self.cache)?;
+            let mut end = 0;
+            for piece in pass {
+                end += piece.ids.len();
+                if piece.is_last {
+                    ends.push(vectors.narrow(0, end - 1, 1)?);
+                }
+            }
         }
-        Ok(self.sampler.sample(&next.context("a prompt has a token or more")?)?)
+        let logits = self.model.logits(&Tensor::cat(&ends, 0)?)?;
+        Ok(self.sampler.sample(&logits)?)
     }
 
-    /// Appends a token `(1)`. Returns the one that follows it.
-    pub fn advance(&mut self, token: &Tensor) -> Result<Tensor> {
-        self.cache.extend(&[(self.sequence, 1)])?;
+    /// Appends a token to each sequence, `(sequences)`. Returns the ones that follow them.
+    pub fn advance(&mut self, tokens: &Tensor) -> Result<Tensor> {
+        let more: Vec<_> = self.sequences.iter().map(|&sequence| (sequence, 1)).collect();
+        self.cache.extend(&more)?;
+        let next =
+            |tokens: &Tensor| self.sampler.sample(&self.model.logits(&self.model.forward(tokens, &self.cache)?)?);
         if !self.captures {
-            return Ok(self.sampler.sample(&self.model.next(token, &self.cache)?)?);
+            return Ok(next(tokens)?);
         }
         let step = match self.step.take() {
             Some(step) => step,
             None => self.model.device().capture(|args| {
-                let token = args.input("token", 1, DType::U32)?;
-                Ok([("next", self.sampler.sample(&self.model.next(&token, &self.cache)?)?)])
+                let tokens = args.input("tokens", more.len(), DType::U32)?;
+                Ok([("next", next(&tokens)?)])
             })?,
         };
-        Ok(self.step.insert(step).run([("token", token.into())])?.get("next")?.clone())
+        Ok(self.step.insert(step).run([("tokens", tokens.into())])?.get("next")?.clone())
     }
+}
+
+/// A part of a sequence's prompt.
+struct Piece<'a> {
+    sequence: usize,
+    ids: &'a [u32],
+    is_last: bool,
+}
+
+/// Cuts prompts into passes of at most `CHUNK` tokens. The last pieces come in the order of the sequences.
+fn passes<'a>(prompts: &[&'a [u32]]) -> Vec<Vec<Piece<'a>>> {
+    let (mut passes, mut room) = (Vec::new(), 0);
+    for (sequence, mut rest) in prompts.iter().copied().enumerate() {
+        while !rest.is_empty() {
+            if room == 0 {
+                passes.push(Vec::new());
+                room = CHUNK;
+            }
+            let (ids, behind) = rest.split_at(rest.len().min(room));
+            room -= ids.len();
+            rest = behind;
+            if let Some(pass) = passes.last_mut() {
+                pass.push(Piece { sequence, ids, is_last: rest.is_empty() });
+            }
+        }
+    }
+    passes
 }

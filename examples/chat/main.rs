@@ -5,19 +5,23 @@
 //! cargo run --release --features gguf --example chat -- --prompt "What is the capital of Italy?"
 //! ```
 
+mod architecture;
+mod batch;
 mod chat;
 mod decoder;
 mod model;
 mod tokens;
 
 use anyhow::{Context, Result, ensure};
+use architecture::Config;
+use batch::answer_all;
 use chat::{Chat, Reply, Stop};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use decoder::Decoder;
-use marquetry::Device;
 use marquetry::io::Gguf;
 use marquetry::nn::Sampling;
-use model::{Config, Model};
+use marquetry::{DType, Device};
+use model::Model;
 use serde_json::json;
 use std::io::{BufRead, Write};
 use std::num::NonZeroUsize;
@@ -26,7 +30,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokens::Tokens;
 
-/// Chat with a language model of the architecture llama
+/// Chat with a language model
 #[derive(Parser)]
 struct Args {
     /// What to ask; without it, messages are read from the terminal until an empty line
@@ -35,15 +39,21 @@ struct Args {
     /// A file with what to ask
     #[arg(long, conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
+    /// A file with a prompt in each line; all are answered at a time
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_file"])]
+    batch_file: Option<PathBuf>,
     /// The device to run on, as in `vulkan:0` or `webgpu`; without it, the best one
     #[arg(long)]
     device: Option<String>,
     /// The most tokens of a reply
     #[arg(long, default_value = "256")]
     max_tokens: NonZeroUsize,
-    /// The most tokens of the conversation
+    /// The most tokens of the conversation; if there are more, the oldest messages are left out
     #[arg(long, default_value = "2048")]
     context: NonZeroUsize,
+    /// The dtype of everything but quantised weights
+    #[arg(long, default_value = "f32")]
+    dtype: Float,
     /// 0 takes the most probable token; higher numbers vary more
     #[arg(long, default_value = "0", allow_negative_numbers = true)]
     temperature: f32,
@@ -79,6 +89,24 @@ struct Args {
     model: PathBuf,
 }
 
+/// A dtype that models are computed in.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<Float> for DType {
+    fn from(float: Float) -> DType {
+        match float {
+            Float::F32 => DType::F32,
+            Float::F16 => DType::F16,
+            Float::Bf16 => DType::BF16,
+        }
+    }
+}
+
 impl Args {
     fn sampling(&self) -> Sampling {
         let sampling = Sampling::default().temperature(self.temperature).top_k(self.top_k.get()).top_p(self.top_p);
@@ -109,6 +137,7 @@ fn run(args: &Args) -> Result<Stop> {
         }
         (prompt, None) => prompt.clone(),
     };
+    let batch = args.batch_file.as_deref().map(read_batch).transpose()?;
     let path = find_model(&args.model)?;
     // The first Ctrl-C ends the reply, a second one the program.
     ctrlc::set_handler(|| {
@@ -118,22 +147,33 @@ fn run(args: &Args) -> Result<Stop> {
     })?;
 
     let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
-    let mut chat = load(&path, args, &device).with_context(|| format!("cannot use {}", path.display()))?;
+    let sequences = batch.as_ref().map_or(1, Vec::len);
+    let load = || load(&path, sequences, args, &device).with_context(|| format!("cannot use {}", path.display()));
+    let (mut decoder, tokens) = load()?;
     if !args.json {
         println!("device: {device}");
     }
-    match prompt {
-        Some(prompt) => Ok(answer(&mut chat, &prompt, args, &device)?.stop),
-        None => converse(&mut chat, args, &device),
+    match (prompt, batch) {
+        (_, Some(prompts)) => answer_batch(&mut decoder, &tokens, &prompts, args),
+        (Some(prompt), _) => Ok(answer(&mut Chat::new(decoder, tokens), &prompt, args, &device)?.stop),
+        (None, None) => converse(&mut Chat::new(decoder, tokens), args, &device),
     }
 }
 
-fn load(path: &Path, args: &Args, device: &Device) -> Result<Chat> {
+/// Returns the lines of a file that are not empty.
+fn read_batch(path: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let prompts: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from).collect();
+    ensure!(!prompts.is_empty(), "{} has no prompts; write one in each line", path.display());
+    Ok(prompts)
+}
+
+fn load(path: &Path, sequences: usize, args: &Args, device: &Device) -> Result<(Decoder, Tokens)> {
     let file = Gguf::open(path)?;
     let capacity = args.context.get().min(Config::read(&file)?.context);
     let tokens = Tokens::load(&file)?;
-    let model = Model::load(file, capacity, device)?;
-    Ok(Chat::new(Decoder::new(model, capacity, !args.no_capture)?, tokens))
+    let model = Model::load(file, capacity, args.dtype.into(), device)?;
+    Ok((Decoder::new(model, sequences, capacity, !args.no_capture)?, tokens))
 }
 
 /// Returns the model's file before the device is opened.
@@ -198,4 +238,29 @@ fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result
         );
     }
     Ok(reply)
+}
+
+/// Writes the replies to all prompts.
+fn answer_batch(decoder: &mut Decoder, tokens: &Tokens, prompts: &[String], args: &Args) -> Result<Stop> {
+    REPLYING.store(true, Ordering::Relaxed);
+    let sampling = |number: usize| args.sampling().seed(args.seed.wrapping_add(number as u64));
+    let progress = |ended: usize| {
+        if !args.json {
+            eprint!("\r{ended} of {} replies", prompts.len());
+        }
+    };
+    let answers = answer_all(decoder, tokens, prompts, sampling, args.max_tokens.get(), &STOP, progress)?;
+    if args.json {
+        println!("{}", json!(answers));
+    } else {
+        eprintln!();
+        for answer in &answers.answers {
+            println!("\n> {}\n{}", answer.prompt, answer.text.trim_end());
+        }
+        println!(
+            "\nprompts: {} tokens, {:.1} tokens/s; replies: {:.1} tokens/s",
+            answers.prompt_tokens, answers.prompt_tokens_per_second, answers.tokens_per_second
+        );
+    }
+    Ok(if STOP.load(Ordering::Relaxed) { Stop::Interrupted } else { Stop::End })
 }

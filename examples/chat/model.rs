@@ -1,85 +1,146 @@
-//! Language models of the architecture `llama`, from a GGUF file.
+//! Language models from GGUF files. Weights stay quantised on the device; everything else has a dtype of floats.
 //!
-//! H. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023. Weights stay quantised on the
-//! device; everything else is computed in `f32`.
+//! H. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023. What other architectures do
+//! otherwise stands in `architecture.rs`.
 
-use anyhow::{Context, Result, ensure};
+use crate::architecture::{Activation, Config};
+use anyhow::{Context, Result, bail};
 use marquetry::io::Gguf;
-use marquetry::nn::{Embedding, Gate, GatedLinear, KvCache, KvCacheConfig, Linear, RmsNorm, Rope, WeightFile, Weights};
+use marquetry::nn::{
+    BitLinear, BitLinearClass, Embedding, Gate, GatedLinear, KvCache, KvCacheConfig, Linear, Matrix, RmsNorm, Rope,
+    WeightFile, Weights,
+};
 use marquetry::{AttentionConfig, DType, Device, Tensor};
 
-/// What the file says about the model.
-#[derive(Debug, Clone, Copy)]
-pub struct Config {
-    pub layers: usize,
-    pub heads: usize,
-    /// Heads of keys and values. Each serves several heads of queries.
-    pub kv_heads: usize,
-    /// Features of a head.
-    pub head_width: usize,
-    /// The most tokens that the model was trained on.
-    pub context: usize,
-    /// The tokens of the vocabulary.
-    pub vocabulary: usize,
-    rope_features: usize,
-    rope_base: f64,
-    eps: f64,
+/// Matrices that multiply the same vectors. Their results follow each other.
+enum Projection {
+    Plain(Linear),
+    Ternary(Vec<BitLinear>),
 }
 
-impl Config {
-    pub fn read(file: &Gguf) -> Result<Self> {
-        let architecture = file.get("general.architecture")?.as_str()?;
-        ensure!(architecture == "llama", "the model has the architecture `{architecture}`; this example runs `llama`");
-        let scaling = file.find("llama.rope.scaling.type").map(|field| field.as_str()).transpose()?;
-        ensure!(
-            scaling.is_none_or(|kind| kind == "none") && !file.names().any(|name| name == "rope_freqs.weight"),
-            "the model scales its rotary positions, which this example does not"
-        );
-        let number = |key: &str| -> Result<usize> { Ok(file.get(&format!("llama.{key}"))?.as_u32()? as usize) };
-        let optional = |key: &str, default: usize| -> Result<usize> {
-            let field = format!("llama.{key}");
-            Ok(file.find(&field).map(|field| field.as_u32()).transpose()?.map_or(default, |number| number as usize))
+impl Projection {
+    fn load(weights: &Weights, names: &[&str], ternary: bool) -> Result<Self> {
+        if !ternary {
+            return Ok(Projection::Plain(Linear::load_packed(weights, names)?));
+        }
+        let layer = |name: &&str| {
+            let weights = weights.at(name);
+            let Matrix::Quantized(weight) = weights.matrix("weight")? else {
+                bail!("the weights of `{name}` are not ternary");
+            };
+            let scale = match weights.optional("scale")? {
+                Some(scale) => scale,
+                None => Tensor::ones(1, DType::F32, weights.device())?,
+            };
+            Ok(BitLinear::new(weight, &scale, weights.optional("bias")?, BitLinearClass::AutoBitLinear)?)
         };
-        let (width, heads) = (number("embedding_length")?, number("attention.head_count")?);
-        ensure!(heads > 0, "the model has no heads");
-        let head_width = optional("attention.key_length", width / heads)?;
-        let kv_heads = optional("attention.head_count_kv", heads)?;
-        ensure!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads are no multiple of {kv_heads}");
-        Ok(Config {
-            layers: number("block_count")?,
-            heads,
-            kv_heads,
-            head_width,
-            context: number("context_length")?,
-            vocabulary: file.info("token_embd.weight")?.shape.dims()[0],
-            rope_features: optional("rope.dimension_count", head_width)?,
-            rope_base: file.find("llama.rope.freq_base").map_or(Ok(10_000.0), |base| base.as_f64())?,
-            eps: file.get("llama.attention.layer_norm_rms_epsilon")?.as_f64()?,
-        })
+        Ok(Projection::Ternary(names.iter().map(layer).collect::<Result<_>>()?))
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        match self {
+            Projection::Plain(linear) => linear.forward(x),
+            Projection::Ternary(layers) => {
+                let parts = layers.iter().map(|layer| layer.forward(x)).collect::<marquetry::Result<Vec<_>>>()?;
+                Tensor::cat(&parts, -1)
+            }
+        }
+    }
+
+    fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> marquetry::Result<Tensor> {
+        match self {
+            Projection::Plain(linear) => linear.forward_norm(norm, x),
+            Projection::Ternary(_) => self.forward(&norm.forward(x)?),
+        }
     }
 }
 
-/// Attention between the tokens, then a gated network for each token. The output of each is added to its input.
+/// The projections to the gates and to what they let through.
+enum GateUp {
+    /// One kernel for the next token.
+    Fused(GatedLinear),
+    Apart(Projection, Activation),
+}
+
+impl GateUp {
+    fn load(weights: &Weights, config: &Config) -> Result<Self> {
+        let packed: &[&str] = if weights.contains("ffn_gate.weight") { &["ffn_gate", "ffn_up"] } else { &["ffn_up"] };
+        let both = Projection::load(weights, packed, config.architecture.ternary)?;
+        Ok(match (both, config.architecture.gate) {
+            (Projection::Plain(both), Activation::Silu) => GateUp::Fused(GatedLinear::new(both, Gate::Silu)),
+            (Projection::Plain(both), Activation::GeluTanh) => GateUp::Fused(GatedLinear::new(both, Gate::GeluTanh)),
+            (both, activation) => GateUp::Apart(both, activation),
+        })
+    }
+
+    fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> marquetry::Result<Tensor> {
+        let (both, activation) = match self {
+            GateUp::Fused(layer) => return layer.forward_norm(norm, x),
+            GateUp::Apart(both, activation) => (both.forward_norm(norm, x)?, activation),
+        };
+        let outputs = both.dim(-1)? / 2;
+        let (gates, gated) = (both.narrow(-1, 0, outputs)?, both.narrow(-1, outputs, outputs)?);
+        let gates = match activation {
+            Activation::Silu => gates.silu()?,
+            Activation::GeluTanh => gates.gelu_tanh()?,
+            Activation::ReluSquared => gates.relu()?.sqr()?,
+        };
+        gates.mul(&gated)
+    }
+}
+
+/// Attention between the tokens, then a gated network for each token. The output of each is added to its input. Norms
+/// that only some models have are optional.
 struct Layer {
     attention_norm: RmsNorm,
-    /// The projections to queries, keys and values: one product computes all three.
-    packed: Linear,
-    output: Linear,
+    /// To queries, keys and values.
+    packed: Projection,
+    /// Of the features of each head.
+    query_norm: Option<RmsNorm>,
+    key_norm: Option<RmsNorm>,
+    mixed_norm: Option<RmsNorm>,
+    output: Projection,
+    attention_output_norm: Option<RmsNorm>,
     network_norm: RmsNorm,
-    /// The projections to the gates and to what they let through.
-    gate_up: GatedLinear,
-    down: Linear,
+    gate_up: GateUp,
+    gated_norm: Option<RmsNorm>,
+    down: Projection,
+    network_output_norm: Option<RmsNorm>,
+    attention: AttentionConfig,
+    /// Which of the model's embeddings of positions it uses.
+    rope: usize,
 }
 
 impl Layer {
-    fn load(weights: &Weights, eps: f64) -> Result<Self> {
+    fn load(weights: &Weights, config: &Config, number: usize) -> Result<Self> {
+        let norm = |name: &str| RmsNorm::load(&weights.at(name), config.eps);
+        let optional = |name: &str| match weights.contains(&format!("{name}.weight")) {
+            true => norm(name).map(Some),
+            false => Ok(None),
+        };
+        let packed: &[&str] =
+            if weights.contains("attn_qkv.weight") { &["attn_qkv"] } else { &["attn_q", "attn_k", "attn_v"] };
+        let projection = |names| Projection::load(weights, names, config.architecture.ternary);
+        let window = config.window(number);
         Ok(Layer {
-            attention_norm: RmsNorm::load(&weights.at("attn_norm"), eps)?,
-            packed: Linear::load_packed(weights, &["attn_q", "attn_k", "attn_v"])?,
-            output: Linear::load(&weights.at("attn_output"))?,
-            network_norm: RmsNorm::load(&weights.at("ffn_norm"), eps)?,
-            gate_up: GatedLinear::new(Linear::load_packed(weights, &["ffn_gate", "ffn_up"])?, Gate::Silu),
-            down: Linear::load(&weights.at("ffn_down"))?,
+            attention_norm: norm("attn_norm")?,
+            packed: projection(packed)?,
+            query_norm: optional("attn_q_norm")?,
+            key_norm: optional("attn_k_norm")?,
+            mixed_norm: optional("attn_sub_norm")?,
+            output: projection(&["attn_output"])?,
+            attention_output_norm: optional("post_attention_norm")?,
+            network_norm: norm("ffn_norm")?,
+            gate_up: GateUp::load(weights, config)?,
+            gated_norm: optional("ffn_sub_norm")?,
+            down: projection(&["ffn_down"])?,
+            network_output_norm: optional("post_ffw_norm")?,
+            attention: AttentionConfig::default()
+                .causal(true)
+                .scale(config.scale)
+                .softcap(config.score_cap)
+                .sliding_window(window),
+            rope: usize::from(window.is_some()),
         })
     }
 
@@ -87,24 +148,33 @@ impl Layer {
         &self,
         x: &Tensor,
         config: &Config,
-        rope: &Rope,
+        ropes: &[Rope; 2],
         cache: &KvCache,
         layer: usize,
     ) -> marquetry::Result<Tensor> {
         let (tokens, heads, kv_heads) = (x.dim(0)?, config.heads, config.kv_heads);
         let packed = self.packed.forward_norm(&self.attention_norm, x)?;
         let packed = packed.reshape((tokens, heads + 2 * kv_heads, config.head_width))?;
-        let queries = packed.narrow(1, 0, heads)?;
-        let (keys, values) = (packed.narrow(1, heads, kv_heads)?, packed.narrow(1, heads + kv_heads, kv_heads)?);
-        let causal = AttentionConfig::default().causal(true);
-        let mixed = cache.attend(layer, [&queries, &keys, &values], Some(rope), &causal)?;
-        self.output.forward(&mixed.reshape((tokens, heads * config.head_width))?)
+        let queries = normalized(self.query_norm.as_ref(), packed.narrow(1, 0, heads)?)?;
+        let keys = normalized(self.key_norm.as_ref(), packed.narrow(1, heads, kv_heads)?)?;
+        let values = packed.narrow(1, heads + kv_heads, kv_heads)?;
+        let rope = Some(&ropes[self.rope]);
+        let mixed = cache.attend(layer, [&queries, &keys, &values], rope, &self.attention)?;
+        let mixed = mixed.reshape((tokens, heads * config.head_width))?;
+        let output = self.output.forward(&normalized(self.mixed_norm.as_ref(), mixed)?)?;
+        normalized(self.attention_output_norm.as_ref(), output)
     }
 
     fn network(&self, x: &Tensor) -> marquetry::Result<Tensor> {
         let gated = self.gate_up.forward_norm(&self.network_norm, x)?;
-        self.down.forward(&gated)
+        let output = self.down.forward(&normalized(self.gated_norm.as_ref(), gated)?)?;
+        normalized(self.network_output_norm.as_ref(), output)
     }
+}
+
+/// Applies a norm that not all models have.
+fn normalized(norm: Option<&RmsNorm>, x: Tensor) -> marquetry::Result<Tensor> {
+    norm.map_or(Ok(x.clone()), |norm| norm.forward(&x))
 }
 
 /// The model with its weights on a device.
@@ -114,26 +184,30 @@ pub struct Model {
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
-    rope: Rope,
+    /// Of layers that see all tokens, and of those with a window.
+    ropes: [Rope; 2],
+    dtype: DType,
     device: Device,
 }
 
 impl Model {
-    /// Loads a model for sequences of at most `capacity` tokens.
-    pub fn load(file: Gguf, capacity: usize, device: &Device) -> Result<Self> {
+    /// Loads a model for sequences of at most `capacity` tokens, which computes in `dtype`.
+    pub fn load(file: Gguf, capacity: usize, dtype: DType, device: &Device) -> Result<Self> {
         let config = Config::read(&file)?;
-        let weights = Weights::new(WeightFile::from(file), device).dtype(DType::F32);
-        let embedding = Embedding::load(&weights.at("token_embd"))?;
+        let ropes = config.ropes(&file, capacity, device)?;
+        let weights = Weights::new(WeightFile::from(file), device).dtype(dtype);
+        let embedding = Embedding::load(&weights.at("token_embd"))?.dtype(dtype);
         // Many small models compute their logits with the matrix of the embedding.
         let head = match weights.contains("output.weight") {
             true => Linear::load(&weights.at("output"))?,
             false => embedding.tied(),
         };
-        let layer = |i| Layer::load(&weights.at(format!("blk.{i}")), config.eps).with_context(|| format!("layer {i}"));
+        let layer = |i| Layer::load(&weights.at(format!("blk.{i}")), &config, i).with_context(|| format!("layer {i}"));
         let model = Model {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             norm: RmsNorm::load(&weights.at("output_norm"), config.eps)?,
-            rope: Rope::new(config.rope_features, config.rope_base, capacity, device)?.neighbours(),
+            ropes,
+            dtype,
             device: device.clone(),
             config,
             embedding,
@@ -148,17 +222,21 @@ impl Model {
         &self.device
     }
 
-    /// Returns a cache for sequences of at most `capacity` tokens.
-    pub fn cache(&self, capacity: usize) -> marquetry::Result<KvCache> {
+    /// Returns a cache for some sequences of at most `capacity` tokens each.
+    pub fn cache(&self, sequences: usize, capacity: usize) -> marquetry::Result<KvCache> {
         let Config { layers, kv_heads, head_width, .. } = self.config;
-        KvCache::new(&KvCacheConfig::new(layers, kv_heads, head_width).length(capacity), &self.device)
+        let config = KvCacheConfig::new(layers, kv_heads, head_width).dtype(self.dtype).length(capacity);
+        KvCache::new(&config.sequences(sequences).window(self.config.window_of_all()), &self.device)
     }
 
     /// Returns the vectors `(tokens, width)` of tokens `(tokens)`, and adds them to the cache, which expects them.
     pub fn forward(&self, ids: &Tensor, cache: &KvCache) -> marquetry::Result<Tensor> {
         let mut x = self.embedding.forward(ids)?;
+        if self.config.architecture.scales_embedding {
+            x = x.affine((self.config.width as f64).sqrt(), 0.0)?;
+        }
         for (number, layer) in self.layers.iter().enumerate() {
-            x = x.add(&layer.attend(&x, &self.config, &self.rope, cache, number)?)?;
+            x = x.add(&layer.attend(&x, &self.config, &self.ropes, cache, number)?)?;
             x = x.add(&layer.network(&x)?)?;
         }
         Ok(x)
@@ -166,12 +244,10 @@ impl Model {
 
     /// Returns the logits of the token that follows each vector.
     pub fn logits(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        self.head.forward_norm(&self.norm, x)
-    }
-
-    /// Returns the logits `(1, tokens in the vocabulary)` of the token that follows `ids`.
-    pub fn next(&self, ids: &Tensor, cache: &KvCache) -> marquetry::Result<Tensor> {
-        let x = self.forward(ids, cache)?;
-        self.logits(&x.narrow(0, ids.dim(0)? - 1, 1)?)
+        let logits = self.head.forward_norm(&self.norm, x)?;
+        match self.config.logit_cap {
+            Some(cap) => logits.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0),
+            None => Ok(logits),
+        }
     }
 }

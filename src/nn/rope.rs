@@ -1,6 +1,6 @@
 //! Rotary position embeddings, with their tables.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
 use crate::kernels::rotary::Pairs;
 use crate::ops::Rotation;
@@ -32,9 +32,38 @@ impl Rope {
     /// # Errors
     /// As [`Tensor::rotary_tables`].
     pub fn new(dim: usize, theta: f64, length: usize, device: &Device) -> Result<Rope> {
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        let positions = Tensor::arange(0, length, device)?;
-        let (cos, sin) = positions.rotary_tables(dim, theta)?;
+        let (cos, sin) = positions(length, device)?.rotary_tables(dim, theta)?;
+        Rope::of_tables(cos, sin)
+    }
+
+    /// Returns the embedding with a frequency for each pair, in radians per position. Cosines and sines are multiplied
+    /// by `magnitude`. Models scale their frequencies in such ways to read longer texts than they were trained on (B.
+    /// Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023).
+    ///
+    /// ```
+    /// # use marquetry::{Device, nn::Rope};
+    /// # let device = Device::best()?;
+    /// // 64 features, whose positions are a fourth as far from each other.
+    /// let frequencies: Vec<f64> = (0..32).map(|i| 10_000f64.powf(-f64::from(i) / 32.0) / 4.0).collect();
+    /// let rope = Rope::from_frequencies(&frequencies, 1.0, 512, &device)?;
+    /// assert_eq!(rope.length(), 512);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a frequency or a magnitude that is not finite; [`Error::SizeOverflow`],
+    /// [`Error::OutOfMemory`].
+    pub fn from_frequencies(frequencies: &[f64], magnitude: f64, length: usize, device: &Device) -> Result<Rope> {
+        const OP: &str = "from_frequencies";
+        if let Some(number) = frequencies.iter().chain([&magnitude]).find(|number| !number.is_finite()) {
+            let message = format!("frequencies and magnitude must be finite, not {number}");
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        let (cos, sin) = positions(length, device)?.cosines_and_sines(frequencies.to_vec(), OP)?;
+        Rope::of_tables(cos.affine(magnitude, 0.0)?, sin.affine(magnitude, 0.0)?)
+    }
+
+    fn of_tables(cos: Tensor, sin: Tensor) -> Result<Rope> {
         // They are read in parts.
         cos.realize()?;
         sin.realize()?;
@@ -69,4 +98,8 @@ impl Rope {
         let (cos, sin) = (self.cos.narrow(0, start, tokens)?, self.sin.narrow(0, start, tokens)?);
         if self.neighbours { x.rope_i(&cos, &sin) } else { x.rope(&cos, &sin) }
     }
+}
+
+fn positions(length: usize, device: &Device) -> Result<Tensor> {
+    Tensor::arange(0, u32::try_from(length).unwrap_or(u32::MAX), device)
 }

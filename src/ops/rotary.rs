@@ -91,13 +91,19 @@ impl Tensor {
                 message: format!("theta must be positive and finite, not {theta}"),
             });
         }
-        let shape: Shape = self.dims().iter().copied().chain([dim / 2]).collect();
-        checked_elements(&shape, OP)?;
-        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64));
+        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64)).collect();
+        self.cosines_and_sines(frequencies, OP)
+    }
+
+    /// Returns the cosine and the sine of each position times each frequency.
+    pub(crate) fn cosines_and_sines(&self, frequencies: Vec<f64>, op: &'static str) -> Result<(Tensor, Tensor)> {
+        let pairs = frequencies.len();
+        let shape: Shape = self.dims().iter().copied().chain([pairs]).collect();
+        checked_elements(&shape, op)?;
         let frequencies = if self.dtype() == DType::F64 {
-            Tensor::from_vec(frequencies.collect(), dim / 2, self.device())?
+            Tensor::from_vec(frequencies, pairs, self.device())?
         } else {
-            Tensor::from_vec(frequencies.map(|x| x as f32).collect(), dim / 2, self.device())?
+            Tensor::from_vec(frequencies.into_iter().map(|x| x as f32).collect(), pairs, self.device())?
         };
         let angles = self.to_dtype(frequencies.dtype())?.unsqueeze(-1)?.mul(&frequencies)?;
         Ok((angles.cos()?, angles.sin()?))

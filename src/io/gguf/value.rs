@@ -282,6 +282,18 @@ impl<'a> GgufField<'a> {
         integers.ok_or_else(|| self.is_not("an array of integers of at most 64 bits with a sign"))
     }
 
+    /// Returns the elements of an array of floats of either type.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if the value has another type.
+    pub fn as_floats(&self) -> Result<Vec<f64>> {
+        match self.value {
+            GgufValue::Array(GgufArray::F32(elements)) => Ok(elements.iter().map(|&x| x.into()).collect()),
+            GgufValue::Array(GgufArray::F64(elements)) => Ok(elements.clone()),
+            _ => Err(self.is_not("an array of floats")),
+        }
+    }
+
     fn integer<T: TryFrom<i128>>(&self, wanted: &str) -> Result<T> {
         let value = self.value.integer().ok_or_else(|| self.is_not(wanted))?;
         let too_large = |_| malformed(self.path, format!("metadata `{}` is {value}, which is not {wanted}", self.key));

@@ -1,6 +1,6 @@
 //! Drawing the next tokens of sequences.
 
-use super::FLOATS;
+use super::{FLOATS, is_brief};
 use crate::compare::upload;
 use crate::full_tier;
 use crate::reference::array;
@@ -171,12 +171,13 @@ fn distributions(device: &Device) -> Outcome {
     let tied: Vec<f64> = values.iter().map(|x| x.round()).collect();
     let (sequences, rounds) = (128, 40);
     let seen = vec![(false, 0); vocabulary];
-    for rules in [
+    let all = [
         PLAIN,
+        Rules { min_p: 0.1, top_k: Some(30), top_p: Some(0.9), ..PLAIN },
         Rules { temperature: 1.5, top_p: Some(0.8), ..PLAIN },
         Rules { temperature: 0.75, top_k: Some(20), ..PLAIN },
-        Rules { min_p: 0.1, top_k: Some(30), top_p: Some(0.9), ..PLAIN },
-    ] {
+    ];
+    for &rules in if full_tier() { &all[..] } else { &all[..2] } {
         let mut sampler = Sampler::new(vocabulary, sequences, device)?;
         for logits in [&values, &tied] {
             for sequence in 0..sequences {
@@ -248,7 +249,9 @@ fn extremes(dtype: DType, device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     for dtype in FLOATS {
-        let mut sizes = vec![(1, 1.0), (40, 1.0), (1000, 2.0), (3001, 3.0)];
+        // Elements and quads of each dtype are kernels of their own.
+        let few = [(1000, 2.0)];
+        let mut sizes = if is_brief(dtype) { few.into() } else { vec![(1, 1.0), (40, 1.0), (1000, 2.0), (3001, 3.0)] };
         if full_tier() {
             // The bins of one distribution are nearly empty, and those of the other one are full.
             sizes.extend([(50_000, 3.0), (50_000, 0.1), (300_000, 2.0)]);
@@ -256,6 +259,9 @@ pub fn add(suite: &mut Suite) {
         for (vocabulary, deviation) in sizes {
             let name = format!("{dtype}::{vocabulary}_tokens_{deviation}");
             suite.add("sampler", name, move |device| draws(vocabulary, deviation, dtype, device));
+        }
+        if is_brief(dtype) {
+            continue;
         }
         suite.add("sampler", format!("{dtype}::strides"), move |device| strides(dtype, device));
         suite.add("sampler", format!("{dtype}::extremes"), move |device| extremes(dtype, device));

@@ -1,0 +1,192 @@
+//! The architectures of the `chat` example: small models with random weights, and the logits that another
+//! implementation computes with them (`scripts/architectures_reference.py`).
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "../examples/chat/architecture.rs"]
+#[allow(dead_code, reason = "the example uses the rest")]
+mod architecture;
+#[path = "../examples/chat/model.rs"]
+mod model;
+
+use marquetry::io::{Gguf, Npz};
+use marquetry::nn::{KvCache, Sequence};
+use marquetry::{DType, Device, Step, Tensor};
+use model::Model;
+use std::path::{Path, PathBuf};
+
+const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "bitnet"];
+
+/// The most tokens of a sequence. Phi 3 rotates by other factors if there may be more than 24.
+const CAPACITY: usize = 64;
+
+/// The reference sums in another order: two to six layers make of 2^-24 up to 1.4e-6.
+const SUMS: f32 = 1e-5;
+/// Each operation rounds to 2^-11. BitNet rounds activations to integers, so that small differences become larger ones:
+/// 1.1e-2 on lavapipe, and 5e-3 for the others. `bf16` has three bits less.
+const HALVES: f32 = 3e-2;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/architectures")
+}
+
+fn load(architecture: &str, dtype: DType, device: &Device) -> Model {
+    let file = Gguf::open(folder().join(format!("{architecture}.gguf"))).unwrap();
+    Model::load(file, CAPACITY, dtype, device).unwrap()
+}
+
+/// The tokens, and what each model makes of them.
+fn reference(name: &str, device: &Device) -> Tensor {
+    Npz::open(folder().join("logits.npz")).unwrap().load(name, device).unwrap()
+}
+
+/// Fails if logits differ from those of some tokens by more than a part of the largest one.
+fn check(what: &str, found: &Tensor, expected: &Tensor, tolerance: f32) {
+    let largest = |x: &Tensor| x.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+    assert_eq!(found.dims(), expected.dims(), "{what}");
+    let error = largest(&found.to_dtype(DType::F32).unwrap().sub(expected).unwrap()) / largest(expected);
+    println!("{what}: {error:e}");
+    // A NaN is not below.
+    assert!(error <= tolerance, "{what}: an error of {error}, more than {tolerance}");
+}
+
+fn logits_are_those_of_the_reference(device: &Device) {
+    let full_tier = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
+    let all = [(DType::F32, SUMS), (DType::F16, HALVES), (DType::BF16, 8.0 * HALVES)];
+    // Other devices take most of their time to compile kernels.
+    let dtypes = if full_tier || device.id().starts_with("vulkan") { &all[..] } else { &all[..1] };
+    for architecture in ARCHITECTURES {
+        for &(dtype, tolerance) in dtypes {
+            let model = load(architecture, dtype, device);
+            let (ids, expected) = (reference("ids", device), reference(architecture, device));
+            let mut cache = model.cache(1, CAPACITY).unwrap();
+            let sequence = cache.add();
+            cache.extend(&[(sequence, ids.elem_count())]).unwrap();
+            let found = model.logits(&model.forward(&ids, &cache).unwrap()).unwrap();
+            check(&format!("{architecture} in {dtype}"), &found, &expected, tolerance);
+        }
+    }
+}
+
+/// What happens to sequences that begin with the same tokens.
+enum Event {
+    /// A pass over new tokens of some sequences. A sequence that is not there begins.
+    Pass(&'static [(usize, usize)]),
+    Fork(usize),
+    Rewind(usize, usize),
+}
+
+/// A model, and sequences in its cache.
+struct Sequences {
+    architecture: &'static str,
+    model: Model,
+    cache: KvCache,
+    sequences: Vec<Sequence>,
+    ids: Vec<u32>,
+    expected: Tensor,
+}
+
+impl Sequences {
+    fn new(architecture: &'static str, device: &Device) -> Self {
+        let model = load(architecture, DType::F32, device);
+        let (cache, sequences) = (model.cache(3, CAPACITY).unwrap(), Vec::new());
+        let (ids, expected) = (reference("ids", device).to_vec().unwrap(), reference(architecture, device));
+        Sequences { architecture, model, cache, sequences, ids, expected }
+    }
+
+    fn length(&self, sequence: usize) -> usize {
+        self.cache.length(self.sequences[sequence]).unwrap()
+    }
+
+    /// Announces the next tokens of sequences. Returns them, and the rows of the reference for them.
+    fn announce(&mut self, parts: &[(usize, usize)]) -> (Tensor, Tensor) {
+        while parts.iter().any(|&(sequence, _)| sequence >= self.sequences.len()) {
+            self.sequences.push(self.cache.add());
+        }
+        let places: Vec<u32> = parts
+            .iter()
+            .flat_map(|&(sequence, more)| self.length(sequence)..self.length(sequence) + more)
+            .map(|place| place as u32)
+            .collect();
+        let more: Vec<_> = parts.iter().map(|&(sequence, more)| (self.sequences[sequence], more)).collect();
+        self.cache.extend(&more).unwrap();
+        let ids: Vec<u32> = places.iter().map(|&place| self.ids[place as usize]).collect();
+        let device = self.model.device();
+        let places = Tensor::new(places, device).unwrap();
+        (Tensor::new(ids, device).unwrap(), self.expected.index_select(&places, 0).unwrap())
+    }
+
+    fn happens(&mut self, event: &Event) {
+        match *event {
+            Event::Pass(parts) => {
+                let (ids, expected) = self.announce(parts);
+                let found = self.model.logits(&self.model.forward(&ids, &self.cache).unwrap()).unwrap();
+                check(&format!("{}, pass {parts:?}", self.architecture), &found, &expected, SUMS);
+            }
+            Event::Fork(sequence) => self.sequences.push(self.cache.fork(self.sequences[sequence]).unwrap()),
+            Event::Rewind(sequence, length) => self.cache.rewind(self.sequences[sequence], length).unwrap(),
+        }
+    }
+
+    fn captured(&self, sequences: usize) -> Step {
+        let device = self.model.device();
+        let step = device.capture(|args| {
+            let ids = args.input("ids", sequences, DType::U32)?;
+            Ok([("logits", self.model.logits(&self.model.forward(&ids, &self.cache)?)?)])
+        });
+        step.unwrap()
+    }
+}
+
+/// Chunks, sequences of different lengths in one pass, forks, rewinds and captured steps give the logits that one pass
+/// over a sequence gives.
+fn passes_of_any_kind_give_the_same_logits(device: &Device) {
+    const STORY: [Event; 8] = [
+        Event::Pass(&[(0, 23), (1, 9)]),
+        Event::Pass(&[(1, 5), (0, 1)]),
+        Event::Fork(1),
+        Event::Pass(&[(2, 6), (0, 1), (1, 1)]),
+        Event::Rewind(0, 22),
+        Event::Rewind(2, 7),
+        Event::Pass(&[(2, 3), (1, 3), (0, 3)]),
+        Event::Pass(&[(0, 1), (2, 1)]),
+    ];
+    for architecture in ARCHITECTURES {
+        let mut sequences = Sequences::new(architecture, device);
+        STORY.iter().for_each(|event| sequences.happens(event));
+        let mut steps = [None, None];
+        for run in 0..8 {
+            let count = 3 - run % 2;
+            let parts: Vec<_> = (0..count).map(|sequence| (sequence, 1)).collect();
+            let (ids, expected) = sequences.announce(&parts);
+            let step = steps[run % 2].get_or_insert_with(|| sequences.captured(count));
+            let found = step.run([("ids", (&ids).into())]).unwrap();
+            check(&format!("{architecture}, run {run}"), found.get("logits").unwrap(), &expected, SUMS);
+        }
+    }
+}
+
+macro_rules! on_each_device {
+    ($($test:ident)*) => {
+        on_each_device!(@device vulkan: $($test)*);
+        on_each_device!(@device webgpu: $($test)*);
+        on_each_device!(@device level_zero: $($test)*);
+    };
+    (@device $device:ident: $($test:ident)*) => {
+        mod $device {
+            $(
+                #[test]
+                fn $test() {
+                    let name = stringify!($device).replace('_', "-");
+                    let device = name.parse().unwrap_or_else(|error| panic!("run `make setup`: {error}"));
+                    super::$test(&device);
+                }
+            )*
+        }
+    };
+}
+
+on_each_device! {
+    logits_are_those_of_the_reference
+    passes_of_any_kind_give_the_same_logits
+}
