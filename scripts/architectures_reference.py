@@ -4,14 +4,19 @@
     python3 -m venv venv && venv/bin/pip install torch==2.15.0 transformers==4.57.6 gguf==0.19.0
     venv/bin/python scripts/architectures_reference.py
 
-It writes to tests/data/architectures: for each architecture NAME.gguf, and logits.npz with `ids`, the tokens, and
-NAME, the logits `(tokens, vocabulary)` in f32. The names of tensors and metadata are those of llama.cpp, and so is what
-its converter does to the weights: the rows of llama's queries and keys are in the order for neighbouring pairs, and
-gemma's norms have 1 added. The classes compute with the weights that the files hold, rounded to f16.
+It writes to tests/data/architectures: for each architecture NAME.gguf, and logits.npz with `ids`, the tokens; NAME, the
+logits `(tokens, vocabulary)` in f32; and NAME.packed, those with keys and values that are rounded as Q8_0 rounds them:
+in blocks of 32 numbers, to multiples of a 127th of the largest magnitude.
+
+The names of tensors and metadata are those of llama.cpp, and so is what its converter does to the weights: the rows of
+llama's queries and keys are in the order for neighbouring pairs, and gemma's norms have 1 added. llama.cpp reads
+`bitnet.hidden_act`, but its converter does not write it. The classes compute with the weights that the files hold,
+rounded to f16.
 """
 
 import math
 import os
+import sys
 from pathlib import Path
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
@@ -30,18 +35,16 @@ COMMON = dict(
     num_key_value_heads=2, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5, rope_theta=10_000.0,
     attn_implementation="eager", pad_token_id=0, bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
+LONG_FACTORS = [1.0 + place / 8 for place in range(16)]
 LONG = dict(original_max_position_embeddings=24)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, **LONG)
 YARN = dict(rope_type="yarn", factor=2.0, original_max_position_embeddings=32)
-LONGROPE = dict(
-    rope_type="longrope", short_factor=[1.0] * 4, long_factor=[1.0, 1.5, 2.25, 3.0], **LONG
-)  # fmt: skip
-GEMMA = dict(head_dim=16, hidden_activation="gelu_pytorch_tanh", sliding_window=16, query_pre_attn_scalar=16)
+GEMMA = dict(head_dim=32, hidden_activation="gelu_pytorch_tanh", sliding_window=16, query_pre_attn_scalar=32)
 
 CONFIGS = {
-    "llama": transformers.LlamaConfig(**COMMON, rope_scaling=LLAMA3, tie_word_embeddings=False),
-    "qwen2": transformers.Qwen2Config(**COMMON, rope_scaling=YARN, tie_word_embeddings=True),
-    "qwen3": transformers.Qwen3Config(**COMMON, head_dim=16, tie_word_embeddings=True),
+    "llama": transformers.LlamaConfig(**COMMON, head_dim=32, rope_scaling=LLAMA3, tie_word_embeddings=False),
+    "qwen2": transformers.Qwen2Config(**COMMON, head_dim=32, rope_scaling=YARN, tie_word_embeddings=True),
+    "qwen3": transformers.Qwen3Config(**COMMON, head_dim=32, tie_word_embeddings=True),
     "gemma2": transformers.Gemma2Config(
         **COMMON, **GEMMA, attn_logit_softcapping=3.0, final_logit_softcapping=5.0
     ),
@@ -50,9 +53,9 @@ CONFIGS = {
         rope_scaling=dict(rope_type="linear", factor=8.0),
     ),
     "phi3": transformers.Phi3Config(
-        **COMMON, partial_rotary_factor=1.0, sliding_window=20, tie_word_embeddings=False,
+        **{**COMMON, "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}, partial_rotary_factor=1.0, sliding_window=20, tie_word_embeddings=False,
         original_max_position_embeddings=24,
-        rope_scaling=dict(type="longrope", short_factor=[1.0] * 4, long_factor=[1.0, 1.5, 2.25, 3.0]),
+        rope_scaling=dict(type="longrope", short_factor=[1.0] * 16, long_factor=LONG_FACTORS),
     ),
     "bitnet": transformers.BitNetConfig(
         **{**COMMON, "hidden_size": 256, "intermediate_size": 256}, hidden_act="relu2", tie_word_embeddings=True
@@ -179,6 +182,23 @@ def write(model, config, architecture: str) -> None:
     writer.close()
 
 
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    blocks = x.unflatten(-1, (-1, 32))
+    largest = blocks.abs().amax(-1, keepdim=True)
+    return ((blocks * (127 / largest)).round() * (largest / 127)).flatten(-2)
+
+
+def logits_with_packed_cache(model, ids: torch.Tensor) -> torch.Tensor:
+    modeling = sys.modules[type(model).__module__]
+    attend = modeling.eager_attention_forward
+    modeling.eager_attention_forward = lambda module, query, key, value, *arguments, **options: attend(
+        module, query, rounded(key), rounded(value), *arguments, **options
+    )
+    logits = model(ids, use_cache=False).logits[0]
+    modeling.eager_attention_forward = attend
+    return logits
+
+
 @torch.no_grad()
 def main() -> None:
     torch.manual_seed(21)
@@ -197,6 +217,7 @@ def main() -> None:
         write(model, config, architecture)
         logits = model(ids, use_cache=False).logits[0]
         results[architecture] = logits.float().numpy()
+        results[f"{architecture}.packed"] = logits_with_packed_cache(model, ids).float().numpy()
         print(architecture, "logits up to", logits.abs().max().item(), "deviation", logits.std().item())
     np.savez_compressed(FOLDER / "logits.npz", **results)
 

@@ -32,7 +32,7 @@ fn quad_type(dtype: DType) -> Type {
 }
 
 /// Returns the byte of a word that begins at bit `shift`, as a number.
-fn unpack_byte<'k>(dtype: DType, word: Value<'k>, shift: Value<'k>) -> Value<'k> {
+pub(super) fn unpack_byte<'k>(dtype: DType, word: Value<'k>, shift: Value<'k>) -> Value<'k> {
     match dtype.compute_scalar() {
         // The shift up moves the byte's sign to the top bit. The shift down copies it.
         Scalar::I32 => (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24,
@@ -207,6 +207,11 @@ impl<'k> Runs<'k> {
     /// Loads the elements of a run, widened to the type they are multiplied in.
     pub fn load(self, run: Value<'k>) -> Vec<Value<'k>> {
         self.unpack(self.load_packed(run))
+    }
+
+    /// Loads a word of the buffer.
+    pub fn load_word(self, index: Value<'k>) -> Value<'k> {
+        self.array.load_lane(index)
     }
 
     /// Returns a run of zeros.

@@ -41,6 +41,9 @@ pub(crate) const MOST_TOKENS: usize = 1 << 19;
 /// The bit of a token's history that says that it stands in the prompt. The others count how often it was drawn.
 pub(crate) const IN_PROMPT: u32 = 1 << 31;
 
+/// More than all of a sum.
+const ALL: f32 = 2.0;
+
 /// The settings of a sequence, as words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Settings {
@@ -62,17 +65,17 @@ impl Settings {
     /// Returns the words of a sequence that begins.
     pub fn words(&self) -> [u32; Self::WORDS] {
         let steps = f64::from(STEPS);
-        // Whatever lies below the maximum gets a key that is too large.
         let greedy = self.temperature == 0.0;
         let scale = (steps / LN_2 / f64::from(self.temperature)).min(f64::from(f32::MAX)) as f32;
         let last = f64::from(OCTAVES) * steps - 1.0;
-        let last = (-f64::from(self.min_p).log2() * steps).clamp(0.0, last) as u32;
+        let last = (-f64::from(self.min_p).log2() * steps).round().clamp(0.0, last) as u32;
         [
             scale.to_bits(),
             u32::from(greedy),
-            self.top_k.map_or(u32::MAX, |k| k - 1),
-            self.top_p.unwrap_or(f32::INFINITY).to_bits(),
-            last,
+            self.top_k.unwrap_or(u32::MAX),
+            self.top_p.unwrap_or(ALL).to_bits(),
+            // Only the largest scores have the key 0, however near the others are.
+            if greedy { 0 } else { last },
             self.repetition.to_bits(),
             self.repetition.recip().to_bits(),
             self.presence.to_bits(),
@@ -95,6 +98,14 @@ pub(crate) struct NextToken {
     pub subgroup: Option<u32>,
     /// Quads ask for rows that begin at multiples of four, of that many tokens, one after the other.
     pub turn: Turn,
+}
+
+impl NextToken {
+    /// Returns the most bytes of workgroup memory that a team takes: for a histogram, prefix sums, the maximum, and
+    /// what is found.
+    pub const fn memory(lanes: u32) -> u32 {
+        4 * KEYS + 8 * lanes + 4 * lanes + 128
+    }
 }
 
 parameters! {
@@ -143,7 +154,7 @@ impl Family for NextToken {
         let first = row * (Settings::WORDS as u32);
         let word = |place: u32| settings.load(first + place);
         let number = |place: u32| word(place).bitcast(Type::F32);
-        let (scale, greedy, others, top_p, last) = (number(0), word(1).ne(0), word(2), number(3), word(4));
+        let (scale, greedy, top_k, top_p, last) = (number(0), word(1).ne(0), word(2), number(3), word(4));
         let (repetition, inverse, presence, frequency) = (number(5), number(6), number(7), number(8));
         let (seed, drawn) = ([word(9), word(10)], word(11));
 
@@ -201,7 +212,7 @@ impl Family for NextToken {
         let bins = histograms.of_bins();
 
         // 3. Each invocation's part of the list has room for all of its tokens.
-        let most = bins.last_within(Sum::Count, others, k.u32(BINS - 1));
+        let most = bins.last_below(Sum::Count, top_k, k.u32(BINS - 1));
         let own_list = row * ((p.vocabulary - 1) / (lanes * width) + 1) * (lanes * width) + lane;
         let end = k.var(own_list);
         member.each_turn(self.turn, loads, |places| {
@@ -224,17 +235,17 @@ impl Family for NextToken {
         };
 
         // 4.
-        // Returns the last key, up to `most`, before which the sum is at most `target`, and the weight up to this key.
+        // Returns the last key, up to `most`, before which the sum is below `target`, and the weight up to this key.
         let last_key = |sum: Sum, target: Value<'k>, bin: Found<'k>, most: Value<'k>| {
             each_listed(&|key, _| _ = k.when((key / KEYS).eq(bin.index), || histograms.add(key % KEYS)));
             let rest = if sum == Sum::Count { target - bin.before_count } else { target - bin.before };
             let most = (most / KEYS).eq(bin.index).select(most % KEYS, KEYS - 1);
-            let found = histograms.of_keys(bin.index).last_within(sum, rest, most);
+            let found = histograms.of_keys(bin.index).last_below(sum, rest, most);
             (bin.index * KEYS + found.index, bin.before + found.before + found.weight)
         };
-        let (key_of_k, weight) = last_key(Sum::Count, others, most, last);
+        let (key_of_k, weight) = last_key(Sum::Count, top_k, most, last);
         let by_weight = |target: Value<'k>, most: Value<'k>| {
-            last_key(Sum::Weight, target, bins.last_within(Sum::Weight, target, most / KEYS), most)
+            last_key(Sum::Weight, target, bins.last_below(Sum::Weight, target, most / KEYS), most)
         };
         let (key_of_p, weight) = by_weight(weight * top_p, key_of_k);
         let [bits, _] = threefry(seed, [k.u32(u32::MAX), drawn]);
@@ -409,15 +420,17 @@ struct Found<'k> {
 }
 
 impl<'k> Cells<'k> {
-    /// Finds the last cell with tokens before which the sum is at most `target`, or the cell `most` if that comes
+    /// Finds the last cell with tokens before which the sum is 0 or below `target`, or the cell `most` if that comes
     /// earlier. All invocations must call this function. They find the same cell.
-    fn last_within(&self, sum: Sum, target: Value<'k>, most: Value<'k>) -> Found<'k> {
+    fn last_below(&self, sum: Sum, target: Value<'k>, most: Value<'k>) -> Found<'k> {
         let Cells { k, cells, found, lane } = self;
         k.when(lane.eq(0), || found.store(0, 0));
         k.barrier();
         let own = cells.iter().fold(k.u32(0), |own, cell| {
-            let within = cell.before[sum as usize].le(target) & cell.count.ne(0);
-            within.select(cell.index + 1, own)
+            let before = cell.before[sum as usize];
+            let zero = before.literal(k.number(before.ty(), 0));
+            let is_below = (before.lt(target) | before.eq(zero)) & cell.count.ne(0);
+            is_below.select(cell.index + 1, own)
         });
         k.when(own.ne(0), || _ = found.atomic_max(0, own));
         k.barrier();
@@ -432,5 +445,21 @@ impl<'k> Cells<'k> {
         k.barrier();
         let [before, weight] = [2, 3].map(|place| found.load(place).bitcast(Type::F32));
         Found { index, before_count: found.load(1), before, weight }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::KernelConfig;
+    use crate::shader::Target;
+
+    #[test]
+    fn kernels_take_the_memory_that_they_say() {
+        for config in NextToken::samples() {
+            let kernel = KernelConfig::from(config.clone()).generate(Target::VULKAN).unwrap();
+            let (found, most) = (kernel.workgroup_memory, NextToken::memory(config.team.size()));
+            assert!(found <= most && found + 4 * config.team.size() + 128 >= most, "{}: {found}, {most}", kernel.name);
+        }
     }
 }

@@ -10,6 +10,18 @@ use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 /// The tokens of a page.
 pub(crate) const PAGE: u32 = 64;
 
+/// The elements of a block, if rows of pages are packed: whole numbers of 8 bits, which share a scale.
+pub(crate) const BLOCK: usize = 32;
+
+/// The largest magnitude of a whole number in a block.
+pub(super) const LARGEST: f32 = 127.0;
+
+/// Returns the bytes of a packed row: its whole numbers, then a scale of `f32` for each block. Rows can be read 16
+/// bytes at a time.
+pub(crate) const fn packed_row(elements: usize) -> usize {
+    (elements + 4 * (elements / BLOCK)).next_multiple_of(16)
+}
+
 /// The form of the parameters that tell where sequences and their pages are.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PageTable;

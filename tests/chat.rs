@@ -89,7 +89,7 @@ struct Context {
 
 impl Context {
     fn new(model: &Model) -> Self {
-        let mut cache = model.cache(1, CAPACITY).unwrap();
+        let mut cache = model.cache(1, CAPACITY, None).unwrap();
         let sequence = cache.add();
         Context { cache, sequence }
     }
@@ -200,6 +200,20 @@ fn a_batch_is_answered_as_each_alone(device: &Device) {
         assert_eq!(answer["prompt"], *prompt);
         assert_eq!((&answer["text"], &answer["stop"]), (&reply["text"], &reply["stop"]), "{prompt}");
     }
+}
+
+/// Captured steps over a packed cache give the tokens that the same work gives without a capture.
+#[test]
+fn a_packed_cache_serves_captured_steps() {
+    let reply = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["--device", "vulkan", "--json", "--max-tokens", "8", "--context", "2048", "--prompt", "Count."];
+        let output = chat(&[&common, arguments].concat(), &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let [plain, captured, recorded] = [&[][..], &["--packed-cache"], &["--packed-cache", "--no-capture"]].map(reply);
+    assert_eq!((&captured["text"], &captured["tokens"]), (&recorded["text"], &recorded["tokens"]));
+    assert!(captured["device_bytes"].as_u64() < plain["device_bytes"].as_u64());
 }
 
 macro_rules! on_each_device {

@@ -2,9 +2,9 @@
 //! `MARQUETRY_DEVICE`.
 //!
 //! `cargo bench --bench language_model` measures all rows, `-- NAME..` those whose names contain one. `--kernels`
-//! prints the kernels of a prompt and of a token. Tokens are runs of a captured step, and each is the next one's input:
-//! the host reads none. Figures are medians over rounds. Beside a token's time stands the part of it that reading the
-//! weights takes, at the bandwidth that the device reaches in an addition.
+//! prints the kernels of a prompt and of a token. `--packed-cache` packs keys and values. Tokens are runs of a captured
+//! step, and each is the next one's input: the host reads none. Figures are medians over rounds. Beside a token's time
+//! stands the part of it that reading the weights takes, at the bandwidth that the device reaches in an addition.
 
 mod model;
 
@@ -30,8 +30,8 @@ struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    fn new(model: &'a Model, count: usize, device: &'a Device) -> Result<Self> {
-        let mut cache = model.cache(count)?;
+    fn new(model: &'a Model, count: usize, format: Option<BlockFormat>, device: &'a Device) -> Result<Self> {
+        let mut cache = model.cache(count, format)?;
         let sequences = (0..count).map(|_| cache.add()).collect();
         Ok(Sequences { model, cache, sequences, device })
     }
@@ -87,6 +87,8 @@ fn median(device: &Device, rounds: usize, mut round: impl FnMut() -> Result<()>)
 struct Wanted {
     names: Vec<String>,
     kernels: bool,
+    /// How keys and values are packed.
+    cache: Option<BlockFormat>,
 }
 
 impl Wanted {
@@ -108,7 +110,7 @@ fn measure(sizes: Sizes, format: Option<BlockFormat>, device: &Device, wanted: &
     let bandwidth = device.roofline()?.bandwidth;
     let floor = model.weight_bytes as f64 / bandwidth;
     for (context, count) in rows {
-        let mut sequences = Sequences::new(&model, count, device)?;
+        let mut sequences = Sequences::new(&model, count, wanted.cache, device)?;
         let prompt = median(device, 3, || {
             sequences.rewind(0)?;
             sequences.prompt(context).map(drop)
@@ -153,8 +155,9 @@ fn main() -> Result<()> {
     let device = Device::best()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let kernels = arguments.iter().any(|argument| argument == "--kernels");
+    let packed = arguments.iter().any(|argument| argument == "--packed-cache");
     let names = arguments.into_iter().filter(|argument| !argument.starts_with("--")).collect();
-    let wanted = Wanted { names, kernels };
+    let wanted = Wanted { names, kernels, cache: packed.then_some(BlockFormat::Q8_0) };
     println!("{device}; memory {:.0} GB/s", device.roofline()?.bandwidth / 1e9);
     for sizes in [SMALL, LARGE] {
         for format in [None, Some(BlockFormat::Q4_0)] {

@@ -105,10 +105,10 @@ impl Model {
         Ok(Model { sizes, weight_bytes, embedding, layers, norm: norm()?, head, rope, device: device.clone() })
     }
 
-    /// Returns a cache for sequences of as many tokens.
-    pub fn cache(&self, sequences: usize) -> Result<KvCache> {
+    /// Returns a cache for sequences of as many tokens. Keys and values may be packed.
+    pub fn cache(&self, sequences: usize, format: Option<BlockFormat>) -> Result<KvCache> {
         let Sizes { layers, kv_heads, features, .. } = self.sizes;
-        let config = KvCacheConfig::new(layers, kv_heads, features).dtype(DType::F16);
+        let config = KvCacheConfig::new(layers, kv_heads, features).dtype(DType::F16).packed(format);
         KvCache::new(&config.length(self.rope.length()).sequences(sequences), &self.device)
     }
 

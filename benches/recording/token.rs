@@ -24,7 +24,7 @@ fn measure(sizes: Sizes, device: &Device) -> Result<()> {
     let count = |what: &str, count: u64| println!("{:<34} {count:>8}", format!("  {what}"));
     let us_since = |start: Instant| start.elapsed().as_secs_f64() * 1e6;
     let model = Model::new(sizes, None, CAPACITY, device)?;
-    let mut cache = model.cache(1)?;
+    let mut cache = model.cache(1, None)?;
     let sequence = cache.add();
     let prompt: Vec<u32> = (0..PROMPT as u32).collect();
     let prompt = Tensor::from_slice(&prompt, PROMPT, device)?;

@@ -18,7 +18,9 @@ pub struct Architecture {
     /// Whether vectors of tokens are multiplied by the square root of their length.
     pub scales_embedding: bool,
     window: Windows,
-    /// The layers of the model whose scores are divided by the square root of the width over the heads.
+    /// The tokens of a window, if the file does not say it.
+    usual_window: Option<usize>,
+    /// The number of layers of the one model that divides scores by the square root of the width over the heads.
     scaled_by_width: Option<usize>,
     /// Whether the weights of layers are ternary.
     pub ternary: bool,
@@ -36,7 +38,7 @@ pub enum Activation {
 enum Windows {
     None,
     All,
-    /// All but every so manieth.
+    /// All but each `n`th.
     AllBut(usize),
 }
 
@@ -46,6 +48,7 @@ const LLAMA: Architecture = Architecture {
     rotates_neighbours: true,
     scales_embedding: false,
     window: Windows::None,
+    usual_window: None,
     scaled_by_width: None,
     ternary: false,
 };
@@ -57,6 +60,7 @@ const GEMMA: Architecture = Architecture {
     gate: Activation::GeluTanh,
     scales_embedding: true,
     window: Windows::AllBut(2),
+    usual_window: Some(4096),
     scaled_by_width: Some(46),
     ..QWEN
 };
@@ -133,7 +137,11 @@ impl Config {
             scale: (scaled_by as f64).sqrt().recip(),
             score_cap: fields.float("attn_logit_softcapping")?,
             logit_cap: fields.float("final_logit_softcapping")?,
-            window: fields.optional("attention.sliding_window")?.filter(|&tokens| tokens > 0),
+            // Phi 3 has one, too, as in `transformers`; llama.cpp does without.
+            window: fields
+                .optional("attention.sliding_window")?
+                .or(architecture.usual_window)
+                .filter(|&tokens| tokens > 0),
             rotated: fields.optional("rope.dimension_count")?.unwrap_or(head_width),
             rope_base: fields.float("rope.freq_base")?.unwrap_or(10_000.0),
         })
@@ -163,11 +171,12 @@ impl Config {
         let (mut frequencies, mut magnitude) = (plain(self.rope_base), 1.0);
         let original = fields.optional("rope.scaling.original_context_length")?.unwrap_or(self.context);
         let factor = fields.float("rope.scaling.factor")?.unwrap_or(1.0);
-        match fields.text("rope.scaling.type")?.as_deref().unwrap_or("none") {
+        // Old files have a factor without a type.
+        match fields.text("rope.scaling.type")?.as_deref().unwrap_or("linear") {
             "none" | "longrope" => {}
             "linear" => frequencies.iter_mut().for_each(|frequency| *frequency /= factor),
             "yarn" => {
-                magnitude = 0.1 * factor.ln() + 1.0;
+                magnitude = (0.1 * factor.ln() + 1.0) * fields.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
                 scale_by_yarn(&mut frequencies, factor, original, self.rope_base);
             }
             other => bail!("the model scales its positions by `{other}`, which this example does not"),
@@ -179,7 +188,8 @@ impl Config {
                 continue;
             }
             let factors = file.load(&name, device)?.to_vec::<f32>()?;
-            ensure!(factors.len() == frequencies.len(), "`{name}` has {} factors", factors.len());
+            let (found, pairs) = (factors.len(), frequencies.len());
+            ensure!(found == pairs, "`{name}` has {found} factors for {pairs} pairs of features");
             frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= f64::from(factor));
             magnitude = fields.float("rope.scaling.attn_factor")?.unwrap_or(magnitude);
         }

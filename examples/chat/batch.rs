@@ -2,7 +2,7 @@
 
 use crate::chat::Stop;
 use crate::decoder::Decoder;
-use crate::tokens::{Message, Tokens};
+use crate::tokens::Tokens;
 use anyhow::{Result, ensure};
 use marquetry::nn::Sampling;
 use serde::Serialize;
@@ -42,8 +42,7 @@ pub fn answer_all(
     mut progress: impl FnMut(usize),
 ) -> Result<Answers> {
     let ids = |prompt: &String| {
-        let message = Message { role: "user", content: prompt.clone() };
-        let ids = tokens.encode_conversation(&[message])?;
+        let ids = tokens.encode_prompt(prompt)?;
         let capacity = decoder.capacity();
         ensure!(
             ids.len() < capacity,
@@ -93,7 +92,9 @@ pub fn answer_all(
     }
     let seconds = start.elapsed().as_secs_f64();
     let answer = |((ids, reason), prompt): ((Vec<u32>, Option<Stop>), &String)| {
-        let text = tokens.decode(&ids)?;
+        let mut pieces = tokens.stream();
+        let text: Vec<_> = ids.iter().filter_map(|&id| pieces(id).transpose()).collect::<Result<_>>()?;
+        let text = text.concat();
         Ok(Answer { prompt: prompt.clone(), text, tokens: ids.len(), stop: reason.unwrap_or(Stop::Interrupted) })
     };
     let prompt_tokens: usize = ids.iter().map(Vec::len).sum();

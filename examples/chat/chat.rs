@@ -40,16 +40,18 @@ pub struct Chat {
     /// The tokens in the cache.
     cached: Vec<u32>,
     messages: Vec<Message>,
+    /// The replies so far.
+    replies: u64,
 }
 
 impl Chat {
     pub fn new(decoder: Decoder, tokens: Tokens) -> Self {
-        Chat { decoder, tokens, cached: Vec::new(), messages: Vec::new() }
+        Chat { decoder, tokens, cached: Vec::new(), messages: Vec::new(), replies: 0 }
     }
 
-    /// Returns the number of messages so far, of both sides.
-    pub fn messages(&self) -> usize {
-        self.messages.len()
+    /// Returns the number of replies so far.
+    pub fn replies(&self) -> u64 {
+        self.replies
     }
 
     /// Replies to a message, with at most so many tokens. Calls `write` with each piece of text, and ends early if
@@ -65,9 +67,13 @@ impl Chat {
         let capacity = self.decoder.capacity();
         let ids = self.fitting(message, capacity, max_tokens)?;
         // At least the last token is computed: its logits are needed.
-        let common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
+        let mut common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
+        if self.decoder.rewind(0, common).is_err() {
+            // A window has left behind what the next token would see.
+            common = 0;
+            self.decoder.rewind(0, 0)?;
+        }
         self.cached.truncate(common);
-        self.decoder.rewind(0, common)?;
         self.decoder.draw_by(0, sampling, &ids)?;
 
         let start = Instant::now();
@@ -104,6 +110,7 @@ impl Chat {
         self.decoder.rewind(0, self.cached.len())?;
         let decoded = self.cached.len() - ids.len();
         self.messages.push(Message { role: "assistant", content: text.clone() });
+        self.replies += 1;
         Ok(Reply {
             text,
             tokens,

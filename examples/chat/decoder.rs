@@ -22,9 +22,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Returns the decoder of some sequences with at most `capacity` tokens each.
-    pub fn new(model: Model, sequences: usize, capacity: usize, captures: bool) -> Result<Self> {
-        let mut cache = model.cache(sequences, capacity)?;
+    /// Returns the decoder of some sequences, over a cache for at most `capacity` tokens of each.
+    pub fn new(model: Model, mut cache: KvCache, sequences: usize, capacity: usize, captures: bool) -> Result<Self> {
         let sampler = Sampler::new(model.config.vocabulary, sequences, model.device())?;
         let sequences = (0..sequences).map(|_| cache.add()).collect();
         Ok(Decoder { model, cache, sequences, sampler, capacity, captures, step: None })

@@ -10,7 +10,7 @@ use marquetry::nn::{
     BitLinear, BitLinearClass, Embedding, Gate, GatedLinear, KvCache, KvCacheConfig, Linear, Matrix, RmsNorm, Rope,
     WeightFile, Weights,
 };
-use marquetry::{AttentionConfig, DType, Device, Tensor};
+use marquetry::{AttentionConfig, BlockFormat, DType, Device, Tensor};
 
 /// Matrices that multiply the same vectors. Their results follow each other.
 enum Projection {
@@ -222,11 +222,11 @@ impl Model {
         &self.device
     }
 
-    /// Returns a cache for some sequences of at most `capacity` tokens each.
-    pub fn cache(&self, sequences: usize, capacity: usize) -> marquetry::Result<KvCache> {
+    /// Returns a cache for some sequences of at most `capacity` tokens each. Keys and values may be packed.
+    pub fn cache(&self, sequences: usize, capacity: usize, format: Option<BlockFormat>) -> marquetry::Result<KvCache> {
         let Config { layers, kv_heads, head_width, .. } = self.config;
         let config = KvCacheConfig::new(layers, kv_heads, head_width).dtype(self.dtype).length(capacity);
-        KvCache::new(&config.sequences(sequences).window(self.config.window_of_all()), &self.device)
+        KvCache::new(&config.packed(format).sequences(sequences).window(self.config.window_of_all()), &self.device)
     }
 
     /// Returns the vectors `(tokens, width)` of tokens `(tokens)`, and adds them to the cache, which expects them.

@@ -52,9 +52,20 @@ impl Tokens {
         let mut tokenizer = Tokenizer::from_str(&description.to_string()).map_err(Error::from_boxed)?;
 
         let types = file.get("tokenizer.ggml.token_type")?.as_integers()?;
+        // With a space before the text, a token that is normalised would begin with one.
+        let normalized = !description["normalizer"].to_string().contains("Prepend");
+        // Phi 3 takes white space behind its own control tokens away.
+        let name = file.find("general.name").map(|field| field.as_str()).transpose()?.unwrap_or_default();
+        let strips = file.find("general.architecture").is_some_and(|field| field.as_str().is_ok_and(|x| x == "phi3"))
+            || name.to_lowercase().contains("phi-3");
         let of_type = |wanted| {
             let all = tokens.iter().zip(&types).filter(move |(_, kind)| **kind == wanted);
-            all.map(move |(token, _)| AddedToken::from(token.clone(), wanted == CONTROL)).collect::<Vec<_>>()
+            let added = move |token: &String| {
+                let strips = strips && !["<s>", "<unk>", "<|endoftext|>"].contains(&token.as_str());
+                let added = AddedToken::from(token.clone(), wanted == CONTROL).rstrip(strips);
+                if wanted == CONTROL { added } else { added.normalized(normalized) }
+            };
+            all.map(move |(token, _)| added(token)).collect::<Vec<_>>()
         };
         tokenizer.add_special_tokens(&of_type(CONTROL));
         tokenizer.add_tokens(&of_type(USER_DEFINED));
@@ -64,12 +75,14 @@ impl Tokens {
         let text = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).cloned().unwrap_or_default();
         let template = file.find("tokenizer.chat_template").map(|field| field.as_str()).transpose()?;
         let adds_beginning = file.find("tokenizer.ggml.add_bos_token").map(|field| field.as_bool()).transpose()?;
+        let pre = file.find("tokenizer.ggml.pre").map(|field| field.as_str()).transpose()?;
+        let usual = file.get("tokenizer.ggml.model")?.as_str()? == "llama" || pre == Some("llama-bpe");
         // Many files name only one of the tokens that end a reply.
         let known = (0..).zip(tokens).filter(|(_, token)| ENDS.contains(&token.as_str())).map(|(id, _)| id);
         Ok(Tokens {
             template: template.map(str::to_string),
             beginning: text(beginning),
-            first: beginning.filter(|_| adds_beginning == Some(true)),
+            first: beginning.filter(|_| adds_beginning.unwrap_or(usual)),
             end: text(end),
             ends: [end, id("tokenizer.ggml.eot_token_id")?].into_iter().flatten().chain(known).collect(),
             tokenizer,
@@ -88,10 +101,18 @@ impl Tokens {
         if let Some(first) = self.first.filter(|first| ids.first() != Some(first)) {
             ids.insert(0, first);
         }
+        ensure!(!ids.is_empty(), "the chat template in the file makes no text of the conversation");
         Ok(ids)
     }
 
+    /// Returns the tokens of a conversation of one message.
+    #[cfg_attr(test, allow(dead_code, reason = "tests do not use it"))]
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
+        self.encode_conversation(&[Message { role: "user", content: prompt.into() }])
+    }
+
     /// Returns the text of tokens.
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests use it"))]
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.tokenizer.decode(ids, false).map_err(Error::from_boxed)
     }
@@ -99,7 +120,15 @@ impl Tokens {
     /// Returns a function from each token of a reply to the text that it completes. A character may take several.
     pub fn stream(&self) -> impl FnMut(u32) -> Result<Option<String>> {
         let mut stream = self.tokenizer.decode_stream(true);
-        move |id| stream.step(id).map_err(Error::from_boxed)
+        move |id| {
+            if let Ok(piece) = stream.step(id) {
+                return Ok(piece);
+            }
+            // Bytes before this token make no character, so the text of the tokens before has changed.
+            stream = self.tokenizer.decode_stream(true);
+            let piece = stream.step(id).map_err(Error::from_boxed)?;
+            Ok(Some(format!("{}{}", char::REPLACEMENT_CHARACTER, piece.unwrap_or_default())))
+        }
     }
 
     pub fn ends(&self, id: u32) -> bool {

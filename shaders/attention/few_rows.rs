@@ -5,7 +5,7 @@
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
 use crate::kernels::elements::Runs;
-use crate::kernels::pages::PAGE;
+use crate::kernels::pages::{BLOCK, PAGE};
 use crate::kernels::workgroup::is_last;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 use std::f64::consts::LOG2_E;
@@ -23,6 +23,8 @@ pub(crate) struct FewRows {
     /// The lanes that share a key, a power of two, and the elements of a run of 16 bytes.
     sharing: u32,
     per_run: u32,
+    /// Whether keys and values are packed rows.
+    pub packed: bool,
     /// Whether several workgroups share the keys. Their parts are joined.
     pub joined: bool,
 }
@@ -35,16 +37,21 @@ impl FewRows {
     const MOST: usize = 8;
 
     /// Returns how the rows of some heads and queries are divided. Subgroups have `lanes` lanes. Keys and values have
-    /// at most `length` elements. `None` if a subgroup cannot hold a key.
-    pub fn new(dtype: DType, [heads, queries]: [usize; 2], length: usize, lanes: u32) -> Option<FewRows> {
+    /// at most `length` elements of this dtype, or are packed. `None` if a subgroup cannot hold a key.
+    pub fn new(
+        (dtype, packed): (DType, bool),
+        [heads, queries]: [usize; 2],
+        length: usize,
+        lanes: u32,
+    ) -> Option<FewRows> {
         let rows = heads * queries;
-        let per_run = 16 / dtype.size_in_bytes();
+        let per_run = if packed { 16 } else { 16 / dtype.size_in_bytes() };
         let sharing = length.div_ceil(per_run).next_power_of_two();
         let fits = (1..=FewRows::MOST).contains(&rows) && (1..=lanes as usize).contains(&sharing);
         let [rows, sharing, per_run] = [rows, sharing, per_run].map(|n| n as u32);
         let subgroups = if sharing * per_run * rows > 1024 { 4 } else { 8 };
         let is_step = queries == 1;
-        fits.then_some(FewRows { rows, is_step, subgroups, lanes, sharing, per_run, joined: false })
+        fits.then_some(FewRows { rows, is_step, subgroups, lanes, sharing, per_run, packed, joined: false })
     }
 
     /// Returns the same for workgroups that share the keys or do not.
@@ -54,11 +61,19 @@ impl FewRows {
 
     /// Returns samples, with the features and columns of keys and values.
     pub fn samples() -> Vec<(DType, FewRows, [u32; 2])> {
-        let sample = |(dtype, rows, length, joined)| {
-            let few = FewRows::new(dtype, [rows, 1], length, 32)?.joined(joined);
-            Some((dtype, few, [length as u32, length as u32 - few.per_run]))
+        let sample = |(dtype, packed, rows, length, joined)| {
+            let few = FewRows::new((dtype, packed), [rows, 1], length, 32)?.joined(joined);
+            let columns = if packed { length } else { length - few.per_run as usize };
+            Some((dtype, few, [length, columns].map(|n| n as u32)))
         };
-        let all = [(DType::F16, 1, 128, true), (DType::BF16, 4, 80, false), (DType::F32, 8, 64, true)];
+        let all = [
+            (DType::F16, false, 1, 128, true),
+            (DType::BF16, false, 4, 80, false),
+            (DType::F32, false, 8, 64, true),
+            (DType::F16, true, 1, 128, true),
+            (DType::BF16, true, 4, 96, false),
+            (DType::F32, true, 8, 64, true),
+        ];
         all.into_iter().filter_map(sample).collect()
     }
 
@@ -137,7 +152,18 @@ struct Side<'k> {
     first: Value<'k>,
     stride: Value<'k>,
     page_stride: Option<Value<'k>>,
+    /// Where the scale of a packed run of this lane is, in words from the run's own words on.
+    scale: Option<Value<'k>>,
     next: Vec<Var<'k>>,
+    next_scales: Vec<Var<'k>>,
+}
+
+impl<'k> Side<'k> {
+    /// Returns the numbers of a run that has been loaded, without its scale.
+    fn numbers(&self, run: Value<'k>) -> Vec<Value<'k>> {
+        let numbers = self.source.unpack(run).into_iter();
+        if self.scale.is_some() { numbers.map(|digit| digit.convert(Scalar::F32)).collect() } else { numbers.collect() }
+    }
 }
 
 /// A workgroup at work.
@@ -172,15 +198,22 @@ impl<'a, 'k> Work<'a, 'k> {
                 first: operand.first / few.per_run + run.min(runs - 1),
                 stride: operand.strides.stride(2) / few.per_run,
                 page_stride: operand.pages.map(|_| operand.strides.stride(3) / few.per_run),
+                scale: few.packed.then(|| {
+                    let run = run.min(runs - 1);
+                    run / (BLOCK as u32 / few.per_run) + elements / 4 - run * 4
+                }),
                 next: (0..few.turns()).map(|_| k.var(operand.source.zeros(k))).collect(),
+                next_scales: (0..few.turns()).filter(|_| few.packed).map(|_| k.var(k.f32(0.0))).collect(),
             }
         };
         let zero = k.f32(0.0);
         let runs = config.features / few.per_run;
         let row = |i: u32| {
             let row = k.u32(i);
-            let first = p.row_at(&p.q, row) / few.per_run;
-            let query = p.q.source.unpack(p.q.source.load_packed(first + run.min(runs - 1)));
+            // A lane has as many features of a query as of a key, in one run or several.
+            let several = few.per_run / p.q.source.length();
+            let first = p.row_at(&p.q, row) / p.q.source.length() + run.min(runs - 1) * several;
+            let query = (0..several).flat_map(|i| p.q.source.load(first + i)).collect::<Vec<_>>();
             let scale = p.scale * if p.softcap.is_some() { 1.0 } else { LOG2_E };
             Row {
                 query: query.into_iter().map(|x| x * scale).collect(),
@@ -238,6 +271,10 @@ impl<'a, 'k> Work<'a, 'k> {
                 (0..self.few.turns()).map(|turn| (own + apart * turn).min(last)).collect()
             }
         };
+        if let Some(scale) = side.scale {
+            let scales = runs.iter().map(|&run| side.source.load_word(run * 4 + scale).bitcast(Type::F32));
+            side.next_scales.iter().zip(scales).for_each(|(next, scale)| next.set(scale));
+        }
         side.next.iter().zip(runs).for_each(|(next, run)| next.set(side.source.load_packed(run)));
     }
 
@@ -258,11 +295,16 @@ impl<'a, 'k> Work<'a, 'k> {
             k.subgroup_barrier();
             let weights: Vec<_> =
                 self.rows.iter().zip(scores).map(|(row, scores)| self.weights(row, scores, first)).collect();
-            for ((next, key), turn) in values.next.iter().zip(self.keys(first)).zip(0..) {
-                let there = key.lt(self.p.seq_kv).select(next.get(), values.source.zeros(k));
-                for (e, value) in values.source.unpack(there).into_iter().enumerate() {
-                    for (row, weights) in self.rows.iter().zip(&weights) {
-                        let (sum, weight): (_, Value<'k>) = (&row.sums[e], weights[turn]);
+            for (turn, (next, key)) in values.next.iter().zip(self.keys(first)).enumerate() {
+                let is_there = key.lt(self.p.seq_kv);
+                let there = is_there.select(next.get(), values.source.zeros(k));
+                // What a page holds behind the last key may be no number.
+                let scale = values.next_scales.get(turn).map(|scale| is_there.select(scale.get(), k.f32(0.0)));
+                let scaled = |weight: Value<'k>| scale.map_or(weight, |scale| weight * scale);
+                let weights: Vec<_> = weights.iter().map(|weights| scaled(weights[turn])).collect();
+                for (e, value) in values.numbers(there).into_iter().enumerate() {
+                    for (row, weight) in self.rows.iter().zip(&weights) {
+                        let sum = &row.sums[e];
                         sum.set(weight.fma(value, sum.get()));
                     }
                 }
@@ -275,11 +317,12 @@ impl<'a, 'k> Work<'a, 'k> {
     /// Returns the products of each row with the keys of a step. The lanes that share a key all have them.
     fn scores(&self, keys: &Side<'k>) -> Vec<Vec<Value<'k>>> {
         let mut scores: Vec<Vec<_>> = self.rows.iter().map(|_| Vec::new()).collect();
-        for next in &keys.next {
-            let key = keys.source.unpack(next.get());
+        for (turn, next) in keys.next.iter().enumerate() {
+            let key = keys.numbers(next.get());
             for (row, scores) in self.rows.iter().zip(&mut scores) {
                 let terms = row.query.iter().zip(&key).skip(1);
                 let sum = terms.fold(row.query[0] * key[0], |sum, (&q, &key)| q.fma(key, sum));
+                let sum = keys.next_scales.get(turn).map_or(sum, |scale| sum * scale.get());
                 // Lanes behind a row have loaded the end of the row.
                 scores.push(self.has_features.map_or(sum, |has| has.select(sum, self.k.f32(0.0))));
             }

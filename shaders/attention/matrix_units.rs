@@ -10,7 +10,7 @@
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
-use crate::kernels::pages::{PAGE, Pages};
+use crate::kernels::pages::{BLOCK, PAGE, Pages};
 use crate::shader::{
     Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -121,6 +121,8 @@ struct Side<'k> {
     keys: Value<'k>,
     /// Whether keys of two units alternate, as their weights do.
     alternating: bool,
+    /// Of packed rows, the dtype that their elements get.
+    packed: Option<DType>,
     /// This invocation's vectors of the next stage, and how far they are from the first key's row.
     next: Vec<(Var<'k>, Value<'k>)>,
 }
@@ -158,6 +160,7 @@ impl<'k> Side<'k> {
             pages: operand.pages.map(|pages| (pages, operand.strides.stride(3) / PER_VECTOR)),
             keys: p.seq_kv,
             alternating: is_values && !units.reductions,
+            packed: p.config.packed.then_some(p.config.dtype),
             next: Vec::new(),
         };
         let zero = k.u32(0).splat(4);
@@ -197,7 +200,7 @@ impl<'k> Side<'k> {
     fn load(&self, first: Value<'k>) {
         let start = self.row_at(first);
         for ((next, offset), place) in self.next.iter().zip(self.places()) {
-            next.set(self.padded(&place, self.buffer.load(start + *offset)));
+            next.set(self.padded(&place, self.vector(start + *offset, &place)));
         }
     }
 
@@ -206,9 +209,25 @@ impl<'k> Side<'k> {
         for ((next, _), place) in self.next.iter().zip(self.places()) {
             let key = first + place.row;
             let row = self.row_at(key.min(self.keys - 1));
-            let loaded = self.padded(&place, self.buffer.load(row + place.vector.min(self.full - 1)));
+            let loaded = self.padded(&place, self.vector(row + place.vector.min(self.full - 1), &place));
             next.set(key.lt(self.keys).select(loaded, loaded.literal(0)));
         }
+    }
+
+    /// Loads the vector of a place at an index of the buffer.
+    fn vector(&self, index: Value<'k>, place: &Place<'k>) -> Value<'k> {
+        let Some(dtype) = self.packed else { return self.buffer.load(index) };
+        let vector = place.vector.min(self.full - 1);
+        // Behind the row's elements, in words.
+        let scales = (index - vector + self.full) * 2;
+        let scale = self.buffer.load_lane(scales + vector / (BLOCK as u32 / PER_VECTOR)).bitcast(Type::F32);
+        let digits = self.buffer.load(index).lanes().into_iter().flat_map(Value::unpack_i8);
+        let numbers: Vec<_> = digits.map(|digit| digit.convert(Scalar::F32) * scale).collect();
+        let pack = |pair: &[Value<'k>]| match dtype {
+            DType::F16 => self.k.pack_f16(pair[0], pair[1]),
+            _ => self.k.pack_bf16(pair[0], pair[1]),
+        };
+        self.k.vector(&numbers.chunks(2).map(pack).collect::<Vec<_>>())
     }
 
     /// Puts zeros behind a row.

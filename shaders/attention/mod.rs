@@ -8,14 +8,14 @@ mod matrix_units;
 mod registers;
 mod workgroup;
 
-use super::elements::{Runs, Strides};
+use super::elements::{Runs, Strides, unpack_byte};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
-use super::pages::{PAGE, PageTable, Pages};
+use super::pages::{BLOCK, PAGE, PageTable, Pages};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
 use super::{Family, Units, volume};
 use crate::base::dtype::DType;
-use crate::shader::{Access, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 use std::f64::consts::LOG2_E;
 
 pub(crate) use few_rows::FewRows;
@@ -60,6 +60,8 @@ pub(crate) struct Attention {
     /// Whether keys and values lie in the pages of a cache. The first batch axis has its sequences, and their lengths
     /// are known to the device alone.
     pub paged: bool,
+    /// Whether rows of pages are packed: see [`packed_row`](super::pages::packed_row).
+    pub packed: bool,
     /// The expressions of the queries, the keys, the values and the mask.
     pub prologues: [Option<Box<Prologue>>; 4],
     pub tile: AttentionTile,
@@ -227,7 +229,7 @@ fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
 
 /// What all tiles share: the parameters, the operands, and the block of a workgroup. Queries, keys and values are read
 /// from sources of type `S`.
-struct AttentionBlock<'k, S = Reader<'k>> {
+struct AttentionBlock<'k, S = Source<'k>> {
     kernel: &'k KernelBuilder,
     config: Attention,
     kv_heads: Value<'k>,
@@ -258,7 +260,7 @@ struct AttentionBlock<'k, S = Reader<'k>> {
 }
 
 /// An operand with a matrix per batch: where the matrix of this workgroup's batch begins, and the strides.
-struct Operand<'k, S = Reader<'k>> {
+struct Operand<'k, S = Source<'k>> {
     source: S,
     first: Value<'k>,
     strides: Strides<'k>,
@@ -277,15 +279,43 @@ impl<'k, S> Operand<'k, S> {
     }
 }
 
+/// An operand that is read element by element.
+enum Source<'k> {
+    Elements(Reader<'k>),
+    /// The words of packed rows, which have this many elements.
+    Packed(Array<'k>, u32),
+}
+
 impl<'k> Operand<'k> {
     /// Loads an element of the row that begins at index `row`.
     fn load(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
-        self.source.load(row + column * self.strides.stride(1))
+        match &self.source {
+            Source::Elements(reader) => reader.load(row + column * self.strides.stride(1)),
+            Source::Packed(words, elements) => {
+                let digit = unpack_byte(DType::I8, words.load((row + column) / 4), column % 4 * 8).convert(Scalar::F32);
+                digit * words.load((row + *elements) / 4 + column / BLOCK as u32).bitcast(Type::F32)
+            }
+        }
+    }
+
+    /// Loads an element of each of four rows.
+    fn load_each(&self, rows: [Value<'k>; 4], columns: [Value<'k>; 4]) -> Value<'k> {
+        let places = rows.into_iter().zip(columns);
+        match &self.source {
+            Source::Elements(reader) => {
+                let at = places.map(|(row, column)| row + column * self.strides.stride(1));
+                reader.gather(&at.collect::<Vec<_>>())
+            }
+            Source::Packed(..) => {
+                let loaded = places.map(|(row, column)| self.load(row, column)).collect::<Vec<_>>();
+                rows[0].kernel().vector(&loaded)
+            }
+        }
     }
 
     /// Loads the same element of four rows.
     fn load_four(&self, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
-        self.source.gather(&rows.map(|row| row + column * self.strides.stride(1)))
+        self.load_each(rows, [column; 4])
     }
 }
 
@@ -339,7 +369,7 @@ impl<'k, S> AttentionBlock<'k, S> {
             Operand { source, first: strides.at(&coordinates), strides, pages }
         });
         let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| Operand {
-            source: Reader::new(kernel, "mask", dtype, prologues.next().flatten()),
+            source: Source::Elements(Reader::new(kernel, "mask", dtype, prologues.next().flatten())),
             first: strides.at(&coordinates),
             strides,
             pages: None,
@@ -563,7 +593,11 @@ impl Family for Attention {
         let mask = self.mask.map_or(String::new(), |dtype| format!(", {dtype} mask"));
         let softcap = if self.softcap { ", softcap" } else { "" };
         let parts = if self.parts { ", parts" } else { "" };
-        let paged = if self.paged { ", pages" } else { "" };
+        let paged = match self.packed {
+            true => ", packed pages",
+            false if self.paged => ", pages",
+            false => "",
+        };
         let (features, columns) = (self.features, self.columns);
         let operands = ["q", "k", "v", "mask"].into_iter().zip(&self.prologues);
         let computed = operands.filter_map(|(name, x)| Some(format!(", {name} = {}", x.as_ref()?.expr.describe())));
@@ -582,23 +616,32 @@ impl Family for Attention {
         }
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         if self.dtype.size_in_bytes() == 8 {
             // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
-        let by_elements = || AttentionBlock::new(k, self, |name, prologue| Reader::new(k, name, self.dtype, prologue));
+        let is_packed = |name: &str| self.packed && name != "q";
+        let element = |name: &str, prologue: Computed<'_, 'k>| match is_packed(name) {
+            true => Source::Packed(k.buffer(name, Type::U32, Access::Read), self.features),
+            false => Source::Elements(Reader::new(k, name, self.dtype, prologue)),
+        };
         match self.tile {
-            AttentionTile::Registers { broadcast } => registers::write(&by_elements(), broadcast),
-            AttentionTile::Workgroup { across } => workgroup::write(&by_elements(), across),
+            AttentionTile::Registers { broadcast } => {
+                registers::write(&AttentionBlock::new(k, self, element), broadcast)
+            }
+            AttentionTile::Workgroup { across } => workgroup::write(&AttentionBlock::new(k, self, element), across),
             AttentionTile::FewRows(few) => {
                 k.follow_memory_model();
-                let runs = |name: &str, _: Computed<'_, '_>| Runs::input(k, name, self.dtype, 4);
+                let dtype = |name: &str| if is_packed(name) { DType::I8 } else { self.dtype };
+                let runs = |name: &str, _: Computed<'_, '_>| Runs::input(k, name, dtype(name), 4);
                 few_rows::write(&AttentionBlock::new(k, self, runs), few);
             }
             AttentionTile::MatrixUnits(units) => {
                 k.use_matrices();
-                let vectors = |name: &str, _: Computed<'_, '_>| k.buffer(name, Type::vec4(Scalar::U32), Access::Read);
+                let words =
+                    |name: &str| if is_packed(name) { Type::vec2(Scalar::U32) } else { Type::vec4(Scalar::U32) };
+                let vectors = |name: &str, _: Computed<'_, '_>| k.buffer(name, words(name), Access::Read);
                 matrix_units::write(&AttentionBlock::new(k, self, vectors), units);
             }
         }
@@ -615,6 +658,7 @@ impl Family for Attention {
             mask: None,
             softcap: false,
             paged: false,
+            packed: false,
             prologues: Default::default(),
             tile,
             parts: tile == AttentionTile::Workgroup { across: 64 },
@@ -628,17 +672,20 @@ impl Family for Attention {
             ..samples[i].clone()
         }));
         samples.extend([0, 2].map(|i| samples[i].with_epilogue(epilogue::sample())));
-        samples.extend([0, 2, 3].map(|i| Attention { paged: true, batch_rank: 2, ..samples[i].clone() }));
+        let of_pages = |plain: &Attention, packed| Attention { paged: true, packed, batch_rank: 2, ..plain.clone() };
+        samples.extend([0, 2, 3].map(|i| of_pages(&samples[i], false)));
+        samples.extend([0, 2, 3].map(|i| of_pages(&samples[i], true)));
         samples.extend(FewRows::samples().into_iter().flat_map(|(dtype, few, [features, columns])| {
             let plain = Attention { dtype, features, columns, ..sample(AttentionTile::FewRows(few)) };
-            [Attention { paged: true, batch_rank: 2, ..plain.clone() }, plain]
+            if few.packed { vec![of_pages(&plain, true)] } else { vec![of_pages(&plain, false), plain] }
         }));
         samples.extend(AttentionUnits::samples().into_iter().flat_map(|(dtype, units, [features, columns])| {
             let tile = AttentionTile::MatrixUnits(units);
             let plain = Attention { dtype, features, columns, ..sample(tile) };
             let masked = Attention { mask: Some(DType::U8), softcap: true, ..plain.clone() };
             let paged = Attention { paged: true, batch_rank: 3, ..plain.clone() };
-            [plain.with_epilogue(epilogue::sample()), masked, paged, plain]
+            let packed = (features % BLOCK as u32 == 0).then(|| Attention { packed: true, ..paged.clone() });
+            [plain.with_epilogue(epilogue::sample()), masked, paged, plain].into_iter().chain(packed)
         }));
         samples
     }
@@ -678,12 +725,12 @@ mod tests {
             };
             counts[kind] += 1;
         }
-        assert_eq!(counts, [6, 12]);
+        assert_eq!(counts, [9, 14]);
     }
 
     #[test]
     fn rows_that_a_subgroup_cannot_hold_are_refused() {
-        let fits = |dtype, rows, length, lanes| FewRows::new(dtype, rows, length, lanes).is_some();
+        let fits = |dtype, rows, length, lanes| FewRows::new((dtype, false), rows, length, lanes).is_some();
         assert!(fits(DType::F16, [8, 1], 256, 32) && fits(DType::F32, [1, 8], 128, 32));
         assert!(!fits(DType::F16, [9, 1], 64, 32) && !fits(DType::F16, [3, 3], 64, 32));
         assert!(!fits(DType::F32, [1, 1], 256, 32) && !fits(DType::F16, [1, 1], 128, 8));

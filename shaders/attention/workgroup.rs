@@ -108,7 +108,7 @@ pub(super) fn write<'k>(p: &AttentionBlock<'k>, across: u32) {
             let key = first + x * 4 + i;
             let seen = (key.splat(4) - first_seen).lt(count_seen) & key.lt(end).splat(4);
             let key = key.min(p.seq_kv - 1);
-            let mask = mask.map(|(mask, rows)| mask.source.gather(&rows.map(|row| row + key * mask.strides.stride(1))));
+            let mask = mask.map(|(mask, rows)| mask.load_four(rows, key));
             p.score(sum.get(), seen, mask)
         };
         let scores: Vec<_> = (0..).zip(scores).map(score).collect();
@@ -123,8 +123,8 @@ pub(super) fn write<'k>(p: &AttentionBlock<'k>, across: u32) {
                 let row = p.v.row_at(key.min(p.seq_kv - 1));
                 let column = |c| (place % tiles.quads * 4 + c).min(config.columns - 1);
                 store_shared(k, tiles.values * tiles.quads, place, || {
-                    let v = [0, 1, 2, 3].map(|c| row + column(c) * p.v.strides.stride(1));
-                    slice.store(place, key.lt(end).select(p.v.source.gather(&v), zeros));
+                    let values = p.v.load_each([row; 4], [0, 1, 2, 3].map(column));
+                    slice.store(place, key.lt(end).select(values, zeros));
                 });
             }
             k.barrier();

@@ -55,8 +55,8 @@ impl Rope {
     /// [`Error::OutOfMemory`].
     pub fn from_frequencies(frequencies: &[f64], magnitude: f64, length: usize, device: &Device) -> Result<Rope> {
         const OP: &str = "from_frequencies";
-        if let Some(number) = frequencies.iter().chain([&magnitude]).find(|number| !number.is_finite()) {
-            let message = format!("frequencies and magnitude must be finite, not {number}");
+        if let Some(number) = frequencies.iter().chain([&magnitude]).find(|number| !(**number as f32).is_finite()) {
+            let message = format!("frequencies and magnitude must be finite in f32, not {number}");
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let (cos, sin) = positions(length, device)?.cosines_and_sines(frequencies.to_vec(), OP)?;

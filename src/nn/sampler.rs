@@ -136,7 +136,7 @@ impl Sampling {
             ("top_k", top_k.map_or(1.0, |k| k as f32), top_k != Some(0), "must be 1 or more"),
             ("top_p", top_p.unwrap_or(1.0), (0.0..=1.0).contains(&top_p.unwrap_or(1.0)), "must be from 0 to 1"),
             ("min_p", min_p, (0.0..=1.0).contains(&min_p), "must be from 0 to 1"),
-            ("repetition", repetition, repetition.is_normal() && repetition > 0.0, "must be above 0, and finite"),
+            ("repetition", repetition, repetition.is_normal() && repetition > 0.0, "must be a normal number above 0"),
             ("presence", presence, presence.is_finite(), "must be finite"),
             ("frequency", frequency, frequency.is_finite(), "must be finite"),
         ];
@@ -163,7 +163,7 @@ const START: &str = "start";
 const OBSERVE: &str = "observe";
 const SAMPLE: &str = "sample";
 
-/// The most sequences of a sampler: one workgroup draws for each, and no device has fewer.
+/// The most sequences of a sampler. One workgroup draws for each, and all devices can launch as many.
 const MOST_SEQUENCES: usize = 65_535;
 
 /// Draws the next tokens of several sequences on the device, each by its own [`Sampling`].
@@ -174,9 +174,10 @@ const MOST_SEQUENCES: usize = 65_535;
 ///
 /// The tokens of a sequence depend on its settings, its seed and its logits alone, not on the other sequences. Random
 /// bits come from Threefry-2x32 (see [`Tensor::rand`]), with the seed as key. They are the same on all devices. So
-/// devices draw the same tokens from the same logits, unless a draw lies within 1e-5 of the limit between two tokens:
-/// for this, probabilities are rounded to steps of a factor `2^(2^-16)`. Tokens with less than 2^-32 of the largest
-/// probability are never drawn.
+/// devices draw the same tokens from the same logits, unless a draw lies within 1e-5 of the limit between two tokens,
+/// or two tokens are as probable within 2e-5. The reason is that probabilities are rounded to steps of a factor
+/// `2^(2^-16)`: those in the same step count as equal. Tokens with less than 2^-32 of the largest probability are never
+/// drawn.
 ///
 /// ```
 /// use marquetry::nn::{Sampler, Sampling};
@@ -253,7 +254,8 @@ impl Sampler {
         self.started.len()
     }
 
-    /// Begins a sequence: forgets its tokens, and sets how its next ones are drawn.
+    /// Begins a sequence: forgets its tokens, and sets how its next ones are drawn. After an error, the sequence has
+    /// not begun.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a sequence that the sampler does not have, for settings out of range, and inside
@@ -313,7 +315,8 @@ impl Sampler {
     }
 
     /// Returns the next token of each sequence, `(sequences)`, `u32`. The logits are `(sequences, vocabulary)`, `f32`,
-    /// `f16` or `bf16`. NaN counts as minus infinity. If no logit of a sequence is more than that, its token is 0.
+    /// `f16` or `bf16`. NaN and [`f32::MIN`] count as minus infinity. If no logit of a sequence is more than that, its
+    /// token is 0.
     ///
     /// The kernel is recorded now, behind all work that was recorded before. It notes the tokens in the sampler.
     ///

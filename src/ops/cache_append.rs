@@ -30,9 +30,12 @@ impl PagedLayer<'_> {
         };
         for tensor in [query, key, value] {
             self.cache.check_same_device(tensor, op)?;
-            self.cache.check_same_dtype(tensor, op)?;
+            if tensor.dtype() != self.dtype {
+                return Err(Error::DTypeMismatch { op, lhs: self.dtype, rhs: tensor.dtype() });
+            }
         }
-        let [_, _, kv_heads, _, features] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
+        let [_, _, kv_heads, _, stride] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
+        let features = self.features;
         let tokens = self.count * self.each;
         if key.dims() != [tokens, kv_heads, features] {
             let hint = "keys (the first) are (tokens, kv_heads, features), as many as `extend` announced; a layer of \
@@ -71,6 +74,7 @@ impl PagedLayer<'_> {
         let config = CacheAppend {
             dtype: query.dtype(),
             rotation: rotation.as_ref().map(|rotation| (rotation.pairs, rotation.cos.dtype())),
+            packed: self.packed,
         };
         let parameters = Parameters {
             each: self.each,
@@ -81,6 +85,7 @@ impl PagedLayer<'_> {
             pairs: cos.map_or(0, |cos| cos.dims()[1]),
             pages: self.places.clone(),
             values: self.cache.strides()[0].unsigned_abs(),
+            stride,
             q,
             k,
             v,

@@ -26,7 +26,10 @@ impl Tensor {
         } else {
             Turn::Singles
         };
-        let lanes = tuning.sampling.invocations.min(largest_team(device));
+        let most = tuning.sampling.invocations.min(largest_team(device));
+        // Fewer invocations take less workgroup memory.
+        let memory = device.info().limits.max_workgroup_memory;
+        let lanes = if NextToken::memory(most) <= memory { most } else { most.min(256) };
         let kernel =
             NextToken { dtype: self.dtype(), team: Team::Workgroup(lanes), subgroup: subgroup_lanes(device), turn };
         // Each invocation of a team has the same room in the list.

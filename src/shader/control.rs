@@ -2,6 +2,7 @@
 
 use super::builder::KernelBuilder;
 use super::memory::Var;
+use super::target::Dialect;
 use super::types::Type;
 use super::value::{IntoValue, Value};
 use rspirv::dr::Operand;
@@ -162,7 +163,11 @@ impl KernelBuilder {
 
     /// The same, also for what the workgroup has [stored for all](super::Array::store_for_all), and will load of all.
     pub(crate) fn barrier_of_all(&self) {
-        self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::UNIFORM_MEMORY);
+        let buffers = match self.target().dialect {
+            Dialect::Vulkan => MemorySemantics::UNIFORM_MEMORY,
+            Dialect::OpenCl => MemorySemantics::CROSS_WORKGROUP_MEMORY,
+        };
+        self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY | buffers);
     }
 
     fn barrier_for(&self, scope: Scope, memory: MemorySemantics) {

@@ -2,7 +2,7 @@
 
 use crate::{device, error_of, floats, zeros};
 use marquetry::nn::{KvCache, KvCacheConfig, Rope};
-use marquetry::{AttentionConfig, DType, Error, Tensor};
+use marquetry::{AttentionConfig, BlockFormat, DType, Error, Tensor};
 
 fn cache(config: &KvCacheConfig) -> KvCache {
     KvCache::new(config, &device()).unwrap()
@@ -21,6 +21,10 @@ fn configurations_of_caches() {
     assert_error!(many, Error::InvalidArgument { .. }, "sequences at a time", "65536 are possible");
     assert_error!(make(good.clone().length(1 << 30)), Error::InvalidArgument { .. }, "1073741824 tokens", "possible");
     assert_error!(make(good.clone().dtype(DType::I32)), Error::UnsupportedDType { .. }, "i32", "f32, f16 or bf16");
+    let packed = good.clone().packed(BlockFormat::Q8_0);
+    assert_error!(make(packed), Error::InvalidArgument { .. }, "8 features", "packed ones take a multiple of 32");
+    let packed = KvCacheConfig::new(1, 2, 64).packed(BlockFormat::Q4_0);
+    assert_error!(make(packed), Error::InvalidArgument { .. }, "packed as Q4_0", "take Q8_0");
     assert_error!(make(good.tokens(1 << 40)), Error::SizeOverflow { .. }, "KvCache::new", "8]");
 }
 

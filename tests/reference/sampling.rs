@@ -80,7 +80,8 @@ impl Rules {
         let mut before = 0.0;
         let more = levels.iter().position(|level| {
             before += level.weight;
-            before - level.weight > limit.max(0.0)
+            let others = before - level.weight;
+            others >= limit && others > 0.0
         });
         more.unwrap_or(levels.len())
     }

@@ -4,13 +4,14 @@ mod announced;
 mod pages;
 
 use super::Rope;
+use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::pages::{PAGE, Parameters as Places};
+use crate::kernels::pages::{BLOCK, PAGE, Parameters as Places, packed_row};
 use crate::kernels::store::{MOST_QUADS, Parameters, Store};
 use crate::lazy::allocate;
 use crate::ops::{AttentionConfig, MOST_TOKENS, PagedLayer};
@@ -40,6 +41,7 @@ pub struct KvCacheConfig {
     kv_heads: usize,
     features: usize,
     dtype: DType,
+    format: Option<BlockFormat>,
     length: usize,
     sequences: usize,
     tokens: Option<usize>,
@@ -51,13 +53,29 @@ impl KvCacheConfig {
     /// default, the cache has the dtype `f32`, and one sequence of up to 2,048 tokens.
     pub fn new(layers: usize, kv_heads: usize, features: usize) -> Self {
         let (dtype, length, sequences) = (DType::F32, 2048, 1);
-        KvCacheConfig { layers, kv_heads, features, dtype, length, sequences, tokens: None, window: None }
+        let (format, tokens, window) = (None, None, None);
+        KvCacheConfig { layers, kv_heads, features, dtype, format, length, sequences, tokens, window }
     }
 
     /// Sets the dtype of queries, keys and values: `f32`, `f16` or `bf16`.
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
+        self
+    }
+
+    /// Packs keys and values in blocks of 32 numbers: 8 bits for each, and a scale. [`BlockFormat::Q8_0`] is the only
+    /// format. The cache then takes about half of the memory of one in `f16`. Each number is wrong by 0.4 % of the
+    /// largest one of its block at most.
+    ///
+    /// ```
+    /// use marquetry::{BlockFormat, DType, nn::KvCacheConfig};
+    /// let config = KvCacheConfig::new(32, 8, 128).dtype(DType::F16).packed(BlockFormat::Q8_0);
+    /// # let _ = config;
+    /// ```
+    #[must_use]
+    pub fn packed(mut self, format: impl Into<Option<BlockFormat>>) -> Self {
+        self.format = format.into();
         self
     }
 
@@ -91,10 +109,18 @@ impl KvCacheConfig {
         self
     }
 
+    /// Returns the length of a row, and the dtype of its elements in memory.
+    fn row(&self) -> (usize, DType) {
+        match self.format {
+            Some(_) => (packed_row(self.features), DType::I8),
+            None => (self.features, self.dtype),
+        }
+    }
+
     fn check(&self) -> Result<()> {
         const OP: &str = "KvCache::new";
         let mistake = |message| Err(Error::InvalidArgument { op: OP, message });
-        let KvCacheConfig { layers, kv_heads, features, dtype, length, sequences, tokens, window } = *self;
+        let KvCacheConfig { layers, kv_heads, features, dtype, format, length, sequences, tokens, window } = *self;
         if ![DType::F32, DType::F16, DType::BF16].contains(&dtype) {
             return Err(Error::UnsupportedDType { op: OP, dtype, expected: "f32, f16 or bf16" });
         }
@@ -105,6 +131,12 @@ impl KvCacheConfig {
             return mistake(format!(
                 "{features} features of a head: take a multiple of 4, and {MOST_FEATURES} at most"
             ));
+        }
+        if let Some(format) = format.filter(|&format| format != BlockFormat::Q8_0) {
+            return mistake(format!("keys and values cannot be packed as {format}; take Q8_0, or none"));
+        }
+        if format.is_some() && !features.is_multiple_of(BLOCK) {
+            return mistake(format!("{features} features of a head: packed ones take a multiple of {BLOCK}"));
         }
         if sequences > MOST_SEQUENCES {
             return mistake(format!("{sequences} sequences at a time are too many; {MOST_SEQUENCES} are possible"));
@@ -199,16 +231,17 @@ impl KvCache {
     pub fn new(config: &KvCacheConfig, device: &Device) -> Result<KvCache> {
         const OP: &str = "KvCache::new";
         config.check()?;
-        let KvCacheConfig { kv_heads, features, length, sequences, .. } = *config;
+        let KvCacheConfig { kv_heads, length, sequences, .. } = *config;
         let pages = config.tokens.map_or_else(|| pages_of(length).saturating_mul(sequences), pages_of);
-        let shape: Shape = [2, pages, kv_heads, PAGE as usize, features].into();
+        let (row, dtype) = config.row();
+        let shape: Shape = [2, pages, kv_heads, PAGE as usize, row].into();
         // Kernels count elements in 32 bits.
         if shape.elem_count().is_none_or(|elements| elements > u32::MAX as usize) {
             return Err(Error::SizeOverflow { op: OP, shape, limit: u32::MAX.into() });
         }
         let layer = |_| {
-            let buffer = allocate(&shape, config.dtype, device, OP)?;
-            Ok(Tensor::from_buffer(buffer, shape.clone(), config.dtype, device))
+            let buffer = allocate(&shape, dtype, device, OP)?;
+            Ok(Tensor::from_buffer(buffer, shape.clone(), dtype, device))
         };
         let words = sequences.next_multiple_of(4).saturating_add(sequences.saturating_mul(row_of(length)));
         let sequences = allocate(&words.into(), DType::U32, device, OP)?;
@@ -491,7 +524,9 @@ impl KvCache {
             first = [sequence + count, token + count * each];
             let places = Places { first: sequence, table: self.table(), row: row_of(self.config.length) };
             let (sequences, most) = (&self.sequences, self.config.length);
-            let layer = PagedLayer { cache, sequences, places, count, each, most };
+            let KvCacheConfig { dtype, features, format, .. } = self.config;
+            let packed = format.is_some();
+            let layer = PagedLayer { cache, dtype, features, packed, sequences, places, count, each, most };
             let [q, k, v] = [query, key, value].map(|tensor| tensor.narrow(0, token, count * each));
             let query = layer.append([&q?, &k?, &v?], rope.map(Rope::rotation), ATTEND)?;
             layer.attend(&query, config, ATTEND)
@@ -504,7 +539,7 @@ impl KvCache {
     }
 
     /// Returns copies of the keys and values of a sequence in a layer, `(kv_heads, tokens, features)` each, as they are
-    /// now. Keys are rotated. Tokens that the window has left behind are missing.
+    /// now. Packed ones are unpacked to `f32`. Keys are rotated. Tokens that the window has left behind are missing.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a layer or sequence that the cache does not have, and inside a capture;
@@ -515,13 +550,27 @@ impl KvCache {
         let Tokens { length, pages, forgotten } = self.find(sequence, OP)?;
         let cache = self.layer(layer, OP)?;
         let length = length - forgotten * PAGE as usize;
-        let KvCacheConfig { kv_heads, features, .. } = self.config;
+        let KvCacheConfig { kv_heads, .. } = self.config;
         let pages = Tensor::from_slice(pages, pages.len(), &self.device)?;
         let both = cache.index_select(&pages, 1)?.transpose(1, 2)?;
-        let both = both.reshape((2, kv_heads, pages.elem_count() * PAGE as usize, features))?.narrow(2, 0, length)?;
+        let (row, _) = self.config.row();
+        let both = both.reshape((2, kv_heads, pages.elem_count() * PAGE as usize, row))?.narrow(2, 0, length)?;
+        let both = if self.config.format.is_some() { self.unpacked(&both)? } else { both };
         // The next tokens overwrite what the cache has now.
         both.realize()?;
         Ok((both.narrow(0, 0, 1)?.squeeze(0)?, both.narrow(0, 1, 1)?.squeeze(0)?))
+    }
+
+    /// Returns the numbers of packed rows.
+    fn unpacked(&self, rows: &Tensor) -> Result<Tensor> {
+        let KvCacheConfig { features, .. } = self.config;
+        let blocks = features / BLOCK;
+        let shape = |last: &[usize]| -> Shape { rows.dims()[..3].iter().chain(last).copied().collect() };
+        let digits = rows.narrow(3, 0, features)?.reshape(shape(&[blocks, BLOCK]))?.to_dtype(DType::F32)?;
+        // Four bytes are a number.
+        let scales = rows.narrow(3, features, 4 * blocks)?.copied()?;
+        let scales = Tensor::from_buffer(scales.buffer()?.clone(), shape(&[blocks, 1]), DType::F32, &self.device);
+        digits.mul(&scales)?.reshape(shape(&[features]))
     }
 }
 

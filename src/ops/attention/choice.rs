@@ -97,12 +97,14 @@ impl AttentionCall<'_> {
         if !can
             || self.features == 0
             || dtype.size_in_bytes() > 4
-            || ![self.query, self.key, self.value].into_iter().all(is_in_runs)
+            || !is_in_runs(self.query)
+            // Packed rows always are.
+            || !self.packed && ![self.key, self.value].into_iter().all(is_in_runs)
         {
             return None;
         }
         let heads = self.heads / self.kv_heads;
-        let few = FewRows::new(dtype, [heads, self.queries], self.features.max(self.columns), lanes);
+        let few = FewRows::new((dtype, self.packed), [heads, self.queries], self.features.max(self.columns), lanes);
         few.filter(|few| {
             // Places of keys are computed in 32 bits, also of some behind the last key.
             let keys = if self.pages { 0 } else { self.keys + few.step() as usize };
@@ -152,6 +154,7 @@ impl AttentionCall<'_> {
             mask: self.config.mask.as_ref().map(Tensor::dtype),
             softcap: self.config.softcap.is_some(),
             paged: false,
+            packed: false,
             prologues: Default::default(),
             tile: AttentionTile::MatrixUnits(units),
             parts: false,

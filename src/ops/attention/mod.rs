@@ -231,8 +231,9 @@ struct AttentionCall<'a> {
     keys: usize,
     features: usize,
     columns: usize,
-    /// Whether keys and values are pages of a cache.
+    /// Whether keys and values are pages of a cache, and whether their rows are packed.
     pages: bool,
+    packed: bool,
 }
 
 /// The most queries or keys: kernels count positions in signed 32-bit integers.
@@ -298,6 +299,7 @@ impl<'a> AttentionCall<'a> {
             features: q[2],
             columns: v[2],
             pages: false,
+            packed: false,
         };
         problem.check_mask()?;
         Ok(problem)
@@ -418,6 +420,7 @@ impl<'a> AttentionCall<'a> {
             mask: self.config.mask.as_ref().map(Tensor::dtype),
             softcap: self.config.softcap.is_some(),
             paged: false,
+            packed: false,
             prologues: Default::default(),
             tile,
             parts: parts > 1 && tile.stores_parts(),

@@ -1,6 +1,7 @@
 //! Attention over the pages of a cache.
 
 use super::{AttentionCall, AttentionConfig};
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::{Dims, Shape};
@@ -13,8 +14,12 @@ use crate::tensor::Tensor;
 
 /// The keys and values of a layer in the pages of a cache, for sequences that follow each other in its table.
 pub(crate) struct PagedLayer<'a> {
-    /// `(2, pages, kv_heads, PAGE, features)`: keys, then values.
+    /// `(2, pages, kv_heads, PAGE, features)`: keys, then values. If rows are packed, the last axis has their bytes.
     pub cache: &'a Tensor,
+    /// The dtype of queries, keys and values, and the features of a head.
+    pub dtype: DType,
+    pub features: usize,
+    pub packed: bool,
     /// The words that [`pages`] describes.
     pub sequences: &'a Buffer,
     pub places: pages::Parameters,
@@ -32,9 +37,15 @@ const FARTHEST: usize = 1 << 29;
 pub(crate) const MOST_TOKENS: usize = FARTHEST - PAGE as usize;
 
 impl PagedLayer<'_> {
-    /// Returns a view of a page of keys or values, `(1, kv_heads, PAGE, features)`.
+    /// Returns a view of a page of keys or values, `(1, kv_heads, PAGE, features)`. If rows are packed, it stands for
+    /// what they hold, and nobody reads it.
     fn first_page(&self, values: bool) -> Result<Tensor> {
-        self.cache.narrow(0, values.into(), 1)?.narrow(1, 0, 1)?.squeeze(0)
+        let page = self.cache.narrow(0, values.into(), 1)?.narrow(1, 0, 1)?.squeeze(0)?;
+        if !self.packed {
+            return Ok(page);
+        }
+        let shape = [1, page.dim(1)?, page.dim(2)?, self.features];
+        Tensor::zeros(shape, self.dtype, page.device())
     }
 
     /// Returns the attention of queries `(tokens, heads, features)`, those of one sequence after the other. The last
@@ -49,7 +60,7 @@ impl PagedLayer<'_> {
         query.realize()?;
         let [keys, values] = [self.first_page(false)?, self.first_page(true)?];
         let page = AttentionCall::new(&query, &keys, &values, config)?;
-        let call = AttentionCall { keys: self.most, pages: true, ..page };
+        let call = AttentionCall { keys: self.most, pages: true, packed: self.packed, ..page };
         let attended = call.attend_pages(self)?.to_dtype(query.dtype())?;
         // The next tokens of the sequences overwrite what this reads.
         attended.realize()?;
@@ -78,6 +89,7 @@ impl AttentionCall<'_> {
             mask: None,
             softcap: self.config.softcap.is_some(),
             paged: true,
+            packed: self.packed,
             prologues: Default::default(),
             tile,
             parts: parts > 1 && tile.stores_parts(),

@@ -195,6 +195,7 @@ mod tests {
             mask,
             softcap: false,
             paged: false,
+            packed: false,
             prologues: Default::default(),
             tile,
             parts: false,

@@ -193,6 +193,34 @@ fn distributions(device: &Device) -> Outcome {
     Ok(())
 }
 
+/// Sums that are exactly the limit: the tokens that reach `top_p` are the last ones. Differences that are tiny, but not
+/// 0.
+fn limits(device: &Device) -> Outcome {
+    let halves: &[f64] = &[0.0, -f64::ln(2.0), -f64::ln(2.0)];
+    let tiny: &[f64] = &[1e-37, 3e-37, 2e-37];
+    let cases: [(&[f64], Rules, &[u32]); 4] = [
+        (halves, Rules { top_p: Some(0.5), ..PLAIN }, &[0]),
+        (halves, Rules { min_p: 0.5, ..PLAIN }, &[0, 1, 2]),
+        (tiny, Rules { temperature: 0.0, ..PLAIN }, &[1]),
+        (tiny, Rules { temperature: 1e-30, ..PLAIN }, &[0, 1, 2]),
+    ];
+    for (logits, rules, possible) in cases {
+        let sequences = 64;
+        let mut sampler = Sampler::new(logits.len(), sequences, device)?;
+        for sequence in 0..sequences {
+            sampler.start(sequence, &sampling(&Rules { seed: sequence as u64, ..rules }))?;
+        }
+        let row = upload(&array(&[1, logits.len()], logits.to_vec()), DType::F32, device)?;
+        let mut tokens = sampler.sample(&row.broadcast_to((sequences, logits.len()))?)?.to_vec::<u32>()?;
+        tokens.sort_unstable();
+        tokens.dedup();
+        if tokens != possible {
+            return Err(format!("{rules:?}: {tokens:?} were drawn from {logits:?}, expected {possible:?}").into());
+        }
+    }
+    Ok(())
+}
+
 /// A sequence's tokens depend neither on other sequences nor on where it stands, and are the same in each run.
 fn independence(device: &Device) -> Outcome {
     let vocabulary = 300;
@@ -268,4 +296,5 @@ pub fn add(suite: &mut Suite) {
     }
     suite.add("sampler", "distributions", distributions);
     suite.add("sampler", "independence", independence);
+    suite.add("sampler", "limits", limits);
 }
