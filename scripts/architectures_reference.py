@@ -6,7 +6,8 @@
 
 It writes to tests/data/architectures: for each architecture NAME.gguf, and logits.npz with `ids`, the tokens; NAME, the
 logits `(tokens, vocabulary)` in f32; and NAME.packed, those with keys and values that are rounded as Q8_0 rounds them:
-in blocks of 32 numbers, to multiples of a 127th of the largest magnitude.
+in blocks of 32 numbers, to multiples of a 127th of the largest magnitude. phi3.short are those of the first tokens
+alone, which phi3 rotates by other factors.
 
 The names of tensors and metadata are those of llama.cpp, and so is what its converter does to the weights: the rows of
 llama's queries and keys are in the order for neighbouring pairs, and gemma's norms have 1 added. llama.cpp reads
@@ -217,6 +218,9 @@ def main() -> None:
         write(model, config, architecture)
         logits = model(ids, use_cache=False).logits[0]
         results[architecture] = logits.float().numpy()
+        if architecture == "phi3":
+            short = model(ids[:, : LONG["original_max_position_embeddings"] - 1], use_cache=False)
+            results["phi3.short"] = short.logits[0].float().numpy()
         results[f"{architecture}.packed"] = logits_with_packed_cache(model, ids).float().numpy()
         print(architecture, "logits up to", logits.abs().max().item(), "deviation", logits.std().item())
     np.savez_compressed(FOLDER / "logits.npz", **results)

@@ -9,11 +9,13 @@ mod architecture;
 #[path = "../examples/chat/model.rs"]
 mod model;
 
+use architecture::Config;
 use marquetry::io::{Gguf, Npz};
-use marquetry::nn::{KvCache, Sequence};
+use marquetry::nn::{KvCache, KvCacheConfig, Sampler, Sampling, Sequence};
 use marquetry::{BlockFormat, DType, Device, Step, Tensor};
 use model::Model;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "bitnet"];
 
@@ -34,8 +36,17 @@ fn folder() -> PathBuf {
 }
 
 fn load(architecture: &str, dtype: DType, device: &Device) -> Model {
+    load_for(architecture, CAPACITY, dtype, device)
+}
+
+/// Loads a model for sequences of at most `capacity` tokens.
+fn load_for(architecture: &str, capacity: usize, dtype: DType, device: &Device) -> Model {
     let file = Gguf::open(folder().join(format!("{architecture}.gguf"))).unwrap();
-    Model::load(file, CAPACITY, dtype, device).unwrap()
+    Model::load(file, capacity, dtype, device).unwrap()
+}
+
+fn full_tier() -> bool {
+    std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full")
 }
 
 /// The tokens, and what each model makes of them.
@@ -63,7 +74,6 @@ fn logits(model: &Model, format: Option<BlockFormat>) -> Tensor {
 }
 
 fn logits_are_those_of_the_reference(device: &Device) {
-    let full_tier = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
     for architecture in ARCHITECTURES {
         let expected = reference(architecture, device);
         let model = load(architecture, DType::F32, device);
@@ -73,7 +83,7 @@ fn logits_are_those_of_the_reference(device: &Device) {
         let [halves, between] = if architecture == "bitnet" { [INTEGERS; 2] } else { [HALVES, PACKED] };
         check(&format!("{architecture} with a packed cache"), &found, &packed, between);
         // Other devices take most of their time to compile kernels.
-        if full_tier || device.id().starts_with("vulkan") {
+        if full_tier() || device.id().starts_with("vulkan") {
             for (dtype, tolerance) in [(DType::F16, halves), (DType::BF16, 8.0 * halves)] {
                 let model = load(architecture, dtype, device);
                 check(&format!("{architecture} in {dtype}"), &logits(&model, None), &expected, tolerance);
@@ -180,6 +190,57 @@ fn passes_of_any_kind_give_the_same_logits(device: &Device) {
     }
 }
 
+/// Phi 3 rotates short texts by other factors.
+fn short_texts_have_their_own_factors(device: &Device) {
+    let expected = reference("phi3.short", device);
+    let tokens = expected.dims()[0];
+    let model = load_for("phi3", tokens, DType::F32, device);
+    let mut cache = model.cache(1, tokens, None).unwrap();
+    let sequence = cache.add();
+    cache.extend(&[(sequence, tokens)]).unwrap();
+    let ids = reference("ids", device).narrow(0, 0, tokens).unwrap();
+    let found = model.logits(&model.forward(&ids, &cache).unwrap()).unwrap();
+    check("phi3, a short text", &found, &expected, SUMS);
+}
+
+/// A model whose layers see a window writes tokens without end in the memory of a few pages. Each token is drawn, and
+/// is the next one's input.
+fn memory_stays_flat(device: &Device) {
+    let tokens = if full_tier() { 10_000 } else { 500 };
+    let model = load_for("phi3", tokens, DType::F32, device);
+    let Config { layers, kv_heads, head_width, vocabulary, .. } = model.config;
+    let window = model.config.window_of_all();
+    assert!(window.is_some());
+    let config = KvCacheConfig::new(layers, kv_heads, head_width).length(tokens).tokens(192).window(window);
+    let mut cache = KvCache::new(&config, device).unwrap();
+    let (sequence, mut sampler) = (cache.add(), Sampler::new(vocabulary, 1, device).unwrap());
+    sampler.start(0, &Sampling::default().frequency(0.1)).unwrap();
+    let mut id = Tensor::new([1u32], device).unwrap();
+    let (mut step, mut stats) = (None, None);
+    for place in 0..tokens {
+        cache.extend(&[(sequence, 1)]).unwrap();
+        let step = step.get_or_insert_with(|| {
+            let step = device.capture(|args| {
+                let id = args.input("id", 1, DType::U32)?;
+                Ok([("next", sampler.sample(&model.logits(&model.forward(&id, &cache)?)?)?)])
+            });
+            step.unwrap()
+        });
+        id = step.run([("id", (&id).into())]).unwrap().get("next").unwrap().clone();
+        // Runs in flight have buffers of their own, and the host may be far ahead.
+        if place % 50 == 0 {
+            assert!(id.to_vec::<u32>().unwrap()[0] < vocabulary as u32);
+        }
+        if place == tokens / 2 {
+            stats = Some(device.memory_stats().reserved);
+        }
+    }
+    assert_eq!(Some(device.memory_stats().reserved), stats);
+    assert_eq!(cache.length(sequence).unwrap(), tokens);
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
 macro_rules! on_each_device {
     ($($test:ident)*) => {
         on_each_device!(@device vulkan: $($test)*);
@@ -188,9 +249,13 @@ macro_rules! on_each_device {
     };
     (@device $device:ident: $($test:ident)*) => {
         mod $device {
+            use std::sync::PoisonError;
+
             $(
                 #[test]
                 fn $test() {
+                    // The memory of a device belongs to one test at a time.
+                    let _alone = super::ALONE.lock().unwrap_or_else(PoisonError::into_inner);
                     let name = stringify!($device).replace('_', "-");
                     let device = name.parse().unwrap_or_else(|error| panic!("run `make setup`: {error}"));
                     super::$test(&device);
@@ -203,4 +268,6 @@ macro_rules! on_each_device {
 on_each_device! {
     logits_are_those_of_the_reference
     passes_of_any_kind_give_the_same_logits
+    short_texts_have_their_own_factors
+    memory_stays_flat
 }

@@ -202,6 +202,29 @@ fn a_batch_is_answered_as_each_alone(device: &Device) {
     }
 }
 
+/// A reply ends where the context is full. Its sequence begins anew, so that the others go on.
+#[test]
+fn a_batch_goes_on_behind_a_full_context() {
+    let prompts =
+        ["What is the capital of Italy? Answer in one sentence, and tell what else there is.", "Count to nine."];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), prompts.join("\n")).unwrap();
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["--device", "vulkan", "--json", "--max-tokens", "24", "--context", "52"];
+        let output = chat(&[&common, arguments].concat(), &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let answers = json(&["--batch-file", file.path().to_str().unwrap()])["answers"].clone();
+    let replies = prompts.map(|prompt| json(&["--prompt", prompt]));
+    for (answer, reply) in answers.as_array().unwrap().iter().zip(&replies) {
+        assert_eq!((&answer["text"], &answer["stop"]), (&reply["text"], &reply["stop"]));
+    }
+    // The second one goes on for longer than the first one's sequence is new.
+    let [first, second] = [0, 1].map(|i| answers[i]["tokens"].as_u64().unwrap());
+    assert!(answers[0]["stop"] == "limit" && first + 2 < second, "{answers}");
+}
+
 /// Captured steps over a packed cache give the tokens that the same work gives without a capture.
 #[test]
 fn a_packed_cache_serves_captured_steps() {
