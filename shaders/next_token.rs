@@ -41,6 +41,9 @@ pub(crate) const MOST_TOKENS: usize = 1 << 19;
 /// The bit of a token's history that says that it stands in the prompt. The others count how often it was drawn.
 pub(crate) const IN_PROMPT: u32 = 1 << 31;
 
+/// The largest magnitude of a score. The largest float has more digits than WGSL is written with.
+const LARGEST: f32 = 3.4e38;
+
 /// More than all of a sum.
 const ALL: f32 = 2.0;
 
@@ -165,7 +168,7 @@ impl Family for NextToken {
             let penalty = frequency * count.convert(Scalar::F32) + count.ne(0).select(presence, 0.0);
             let score = seen.ne(0).select(repeated - penalty, logit);
             // What is not a number is never drawn.
-            score.is_nan().select(score.literal(f32::MIN), score).max(f32::MIN).min(f32::MAX)
+            score.is_nan().select(score.literal(-LARGEST), score).max(-LARGEST).min(LARGEST)
         };
         // A row has this many loads of one or four tokens. The first one has this place.
         let loads = p.vocabulary / width;
@@ -173,7 +176,7 @@ impl Family for NextToken {
         let packed = |words: &[Value<'k>]| if let &[word] = words { word } else { k.vector(words) };
 
         // 1. Every step from here on reads the same scores, however they were rounded.
-        let best = k.var(k.f32(f32::MIN));
+        let best = k.var(k.f32(-LARGEST));
         member.each_turn(self.turn, loads, |places| {
             let load = |&place: &Value<'k>| {
                 let logits = match &logits {
@@ -195,7 +198,7 @@ impl Family for NextToken {
         // 2. Keys take the places of the scores.
         let key = |score: Value<'k>| {
             let steps = (best - score) * scale + 0.5;
-            let drawable = steps.lt((OCTAVES * STEPS) as f32) & score.gt(f32::MIN);
+            let drawable = steps.lt((OCTAVES * STEPS) as f32) & score.gt(-LARGEST);
             let key = drawable.select(steps, 0.0).convert(Scalar::U32);
             (drawable & key.le(last)).select(key, u32::MAX)
         };

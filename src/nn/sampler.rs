@@ -315,8 +315,8 @@ impl Sampler {
     }
 
     /// Returns the next token of each sequence, `(sequences)`, `u32`. The logits are `(sequences, vocabulary)`, `f32`,
-    /// `f16` or `bf16`. NaN and [`f32::MIN`] count as minus infinity. If no logit of a sequence is more than that, its
-    /// token is 0.
+    /// `f16` or `bf16`. NaN and numbers up to -3.4e38 count as minus infinity. If no logit of a sequence is more than
+    /// that, its token is 0.
     ///
     /// The kernel is recorded now, behind all work that was recorded before. It notes the tokens in the sampler.
     ///
