@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
-use super::pages::{BLOCK, LARGEST, PAGE, PageTable, Pages};
+use super::pages::{BLOCK, LARGEST, PAGE, PageTable, Pages, scale_at};
 use super::parameters::{Form, Size, View, parameters};
 use super::rotary::Pairs;
 use crate::base::dtype::DType;
@@ -166,7 +166,7 @@ impl<'k> Packed<'k> {
             self.words.store((row + first) / 4, word.unwrap_or(k.u32(0)));
             k.when((lane % Self::SHARING).eq(0), || {
                 let scale = (largest * (1.0 / f64::from(LARGEST))).bitcast(Type::U32);
-                self.words.store((row + features) / 4 + first / BLOCK as u32, scale);
+                self.words.store(scale_at(row, features, first), scale);
             });
         });
     }

@@ -196,20 +196,23 @@ impl Family for NextToken {
         let best = member.reduce(best.get(), |a, b| a.max(b));
 
         // 2. Keys take the places of the scores.
+        let each_load = |visit: &dyn Fn(Value<'k>, &[Value<'k>])| {
+            member.each_turn(self.turn, loads, |places| {
+                let loaded: Vec<_> = places.iter().map(|&place| keys.load(start + place).lanes()).collect();
+                places.iter().zip(loaded).for_each(|(&place, loaded)| visit(place, &loaded));
+            });
+        };
         let key = |score: Value<'k>| {
             let steps = (best - score) * scale + 0.5;
             let drawable = steps.lt((OCTAVES * STEPS) as f32) & score.gt(-LARGEST);
             let key = drawable.select(steps, 0.0).convert(Scalar::U32);
             (drawable & key.le(last)).select(key, u32::MAX)
         };
-        member.each_turn(self.turn, loads, |places| {
-            let loaded: Vec<_> = places.iter().map(|&place| keys.load(start + place).lanes()).collect();
-            for (&place, scores) in places.iter().zip(loaded) {
-                let found: Vec<_> = scores.into_iter().map(|score| key(score.bitcast(Type::F32))).collect();
-                keys.store(start + place, packed(&found));
-                for key in found {
-                    k.when(key.ne(u32::MAX), || histograms.add_with_loss(key));
-                }
+        each_load(&|place, scores| {
+            let found: Vec<_> = scores.iter().map(|score| key(score.bitcast(Type::F32))).collect();
+            keys.store(start + place, packed(&found));
+            for key in found {
+                k.when(key.ne(u32::MAX), || histograms.add_with_loss(key));
             }
         });
         let bins = histograms.of_bins();
@@ -218,15 +221,12 @@ impl Family for NextToken {
         let most = bins.last_below(Sum::Count, top_k, k.u32(BINS - 1));
         let own_list = row * ((p.vocabulary - 1) / (lanes * width) + 1) * (lanes * width) + lane;
         let end = k.var(own_list);
-        member.each_turn(self.turn, loads, |places| {
-            let loaded: Vec<_> = places.iter().map(|&place| keys.load(start + place).lanes()).collect();
-            for (&place, keys) in places.iter().zip(loaded) {
-                for (i, key) in (0..).zip(keys) {
-                    k.when((key / KEYS).le(most.index), || {
-                        list.store(end.get(), k.vector(&[key, place * width + i]));
-                        end.set(end.get() + lanes);
-                    });
-                }
+        each_load(&|place, keys| {
+            for (i, &key) in (0..).zip(keys) {
+                k.when((key / KEYS).le(most.index), || {
+                    list.store(end.get(), k.vector(&[key, place * width + i]));
+                    end.set(end.get() + lanes);
+                });
             }
         });
         let end = end.get();

@@ -5,7 +5,7 @@
 //! 2023.
 
 use super::parameters::{Size, parameters};
-use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+use crate::shader::{Access, Array, IntoValue, KernelBuilder, Type, Value};
 
 /// The tokens of a page.
 pub(crate) const PAGE: u32 = 64;
@@ -20,6 +20,12 @@ pub(super) const LARGEST: f32 = 127.0;
 /// bytes at a time.
 pub(crate) const fn packed_row(elements: usize) -> usize {
     (elements + 4 * (elements / BLOCK)).next_multiple_of(16)
+}
+
+/// Returns the word that has the scale of a column, in a packed row that begins at a byte.
+pub(super) fn scale_at<'k>(row: Value<'k>, elements: impl IntoValue<'k>, column: Value<'k>) -> Value<'k> {
+    let elements = elements.into_value(row.kernel(), Type::U32);
+    (row + elements) / 4 + column / BLOCK as u32
 }
 
 /// The form of the parameters that tell where sequences and their pages are.

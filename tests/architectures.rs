@@ -9,13 +9,15 @@ mod architecture;
 #[path = "../examples/chat/model.rs"]
 mod model;
 
+#[macro_use]
+mod each_device;
+
 use architecture::Config;
 use marquetry::io::{Gguf, Npz};
 use marquetry::nn::{KvCache, KvCacheConfig, Sampler, Sampling, Sequence};
 use marquetry::{BlockFormat, DType, Device, Step, Tensor};
 use model::Model;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "bitnet"];
 
@@ -237,32 +239,6 @@ fn memory_stays_flat(device: &Device) {
     }
     assert_eq!(Some(device.memory_stats().reserved), stats);
     assert_eq!(cache.length(sequence).unwrap(), tokens);
-}
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-macro_rules! on_each_device {
-    ($($test:ident)*) => {
-        on_each_device!(@device vulkan: $($test)*);
-        on_each_device!(@device webgpu: $($test)*);
-        on_each_device!(@device level_zero: $($test)*);
-    };
-    (@device $device:ident: $($test:ident)*) => {
-        mod $device {
-            use std::sync::PoisonError;
-
-            $(
-                #[test]
-                fn $test() {
-                    // The memory of a device belongs to one test at a time.
-                    let _alone = super::ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-                    let name = stringify!($device).replace('_', "-");
-                    let device = name.parse().unwrap_or_else(|error| panic!("run `make setup`: {error}"));
-                    super::$test(&device);
-                }
-            )*
-        }
-    };
 }
 
 on_each_device! {

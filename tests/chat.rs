@@ -9,24 +9,33 @@
 #[path = "../examples/chat/architecture.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
 mod architecture;
+#[path = "../examples/chat/chat.rs"]
+mod conversation;
+#[path = "../examples/chat/decoder.rs"]
+mod decoder;
 #[path = "../examples/chat/model.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
 mod model;
 #[path = "../examples/chat/tokens.rs"]
 mod tokens;
 
+#[macro_use]
+mod each_device;
 mod gguf_file;
 
 use architecture::Config;
+use conversation::Chat;
+use decoder::Decoder;
 use gguf_file::{File, Value};
 use marquetry::io::{Gguf, Npz};
-use marquetry::nn::{KvCache, Sequence};
+use marquetry::nn::{KvCache, Sampling, Sequence};
 use marquetry::{DType, Device, Tensor};
 use model::Model;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::AtomicBool;
 use tokens::{Message, Tokens};
 
 /// Logits reach 30. The reference sums in another order.
@@ -46,10 +55,6 @@ struct Sample {
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn open(name: &str) -> Device {
-    name.parse().unwrap_or_else(|error| panic!("`make setup` installs what is missing: {error}"))
 }
 
 fn model_folder() -> PathBuf {
@@ -239,24 +244,6 @@ fn a_packed_cache_serves_captured_steps() {
     assert!(captured["device_bytes"].as_u64() < plain["device_bytes"].as_u64());
 }
 
-macro_rules! on_each_device {
-    ($($test:ident)*) => {
-        on_each_device!(@device vulkan: $($test)*);
-        on_each_device!(@device webgpu: $($test)*);
-        on_each_device!(@device level_zero: $($test)*);
-    };
-    (@device $device:ident: $($test:ident)*) => {
-        mod $device {
-            $(
-                #[test]
-                fn $test() {
-                    super::$test(&super::open(&stringify!($device).replace('_', "-")));
-                }
-            )*
-        }
-    };
-}
-
 on_each_device! {
     logits_agree_with_the_reference
     the_most_probable_tokens_are_those_of_the_reference
@@ -375,49 +362,130 @@ fn chat_says_what_is_wrong() {
 }
 
 /// `tests/data/sentencepiece.json` comes from scripts/sentencepiece_reference.py.
-#[test]
-fn texts_are_cut_as_sentencepiece_cuts_them() {
-    #[derive(Deserialize)]
-    struct Vocabulary {
-        has_prefix: bool,
-        tokens: Vec<String>,
-        scores: Vec<f32>,
-        kinds: Vec<u32>,
-        texts: Vec<Text>,
-    }
-    #[derive(Deserialize)]
-    struct Text {
-        text: String,
-        ids: Vec<u32>,
-        decoded: String,
-    }
+#[derive(Deserialize)]
+struct Vocabulary {
+    has_prefix: bool,
+    tokens: Vec<String>,
+    scores: Vec<f32>,
+    kinds: Vec<u32>,
+    texts: Vec<CutText>,
+}
+
+#[derive(Deserialize)]
+struct CutText {
+    text: String,
+    ids: Vec<u32>,
+    decoded: String,
+}
+
+fn vocabularies() -> Vec<Vocabulary> {
     let bytes = std::fs::read(root("tests/data/sentencepiece.json")).unwrap();
     let vocabularies: Vec<Vocabulary> = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(vocabularies.len(), 2);
-    for Vocabulary { has_prefix, tokens, scores, kinds, texts } in vocabularies {
-        let strings: Vec<Value> = tokens.iter().map(|token| Value::string(token)).collect();
-        let scores: Vec<Value> = scores.iter().map(|score| Value(6, score.to_le_bytes().into())).collect();
-        let kinds: Vec<Value> = kinds.into_iter().map(Value::u32).collect();
-        let file = File::default()
+    vocabularies
+}
+
+impl Vocabulary {
+    fn file(&self, template: &str) -> File {
+        let strings: Vec<Value> = self.tokens.iter().map(|token| Value::string(token)).collect();
+        let scores: Vec<Value> = self.scores.iter().map(|score| Value(6, score.to_le_bytes().into())).collect();
+        let kinds: Vec<Value> = self.kinds.iter().copied().map(Value::u32).collect();
+        File::default()
             .with("tokenizer.ggml.model", Value::string("llama"))
             .with("tokenizer.ggml.tokens", Value::array(8, &strings))
             .with("tokenizer.ggml.scores", Value::array(6, &scores))
             .with("tokenizer.ggml.token_type", Value::array(4, &kinds))
             .with("tokenizer.ggml.unknown_token_id", Value::u32(0))
             .with("tokenizer.ggml.bos_token_id", Value::u32(1))
-            .with("tokenizer.ggml.add_bos_token", Value(7, vec![1]))
-            .with("tokenizer.ggml.add_space_prefix", Value(7, vec![has_prefix.into()]))
-            .with("tokenizer.chat_template", Value::string("<|user|>{{ messages[0].content.strip() }}</s>"));
-        let tokens = Tokens::load(&Gguf::from_bytes(file.bytes()).unwrap()).unwrap();
-        assert!(texts.len() > 190);
-        for Text { text, ids, decoded } in &texts {
+            .with("tokenizer.ggml.eos_token_id", Value::u32(2))
+            .with("tokenizer.ggml.add_space_prefix", Value(7, vec![self.has_prefix.into()]))
+            .with("tokenizer.chat_template", Value::string(template))
+    }
+
+    fn id(&self, token: &str) -> u32 {
+        self.tokens.iter().position(|other| other == token).unwrap() as u32
+    }
+}
+
+fn tokens_of(file: &File) -> Tokens {
+    Tokens::load(&Gguf::from_bytes(file.bytes()).unwrap()).unwrap()
+}
+
+#[test]
+fn texts_are_cut_as_sentencepiece_cuts_them() {
+    for vocabulary in vocabularies() {
+        let tokens = tokens_of(&vocabulary.file("<|user|>{{ messages[0].content.strip() }}</s>"));
+        assert!(vocabulary.texts.len() > 190);
+        for CutText { text, ids, decoded } in &vocabulary.texts {
             assert_eq!(tokens.encode(text).unwrap(), *ids, "{text:?}");
             assert_eq!(tokens.decode(ids).unwrap(), *decoded);
         }
         // Control tokens in a text are tokens. The first one is added if the template does not write it.
-        let text = &texts.iter().find(|text| text.text == "Hello").unwrap();
+        let text = &vocabulary.texts.iter().find(|text| text.text == "Hello").unwrap();
         let message = Message { role: "user", content: "  Hello\n".into() };
         let expected = [&[1, 3], &text.ids[..], &[2]].concat();
         assert_eq!(tokens.encode_conversation(&[message]).unwrap(), expected);
     }
+}
+
+/// Tokens that a file defines beside those of SentencePiece are found between letters. Those of Phi 3 take the white
+/// space behind them.
+#[test]
+fn defined_tokens_are_found_in_texts() {
+    for mut vocabulary in vocabularies() {
+        vocabulary.tokens.push("<tool>".into());
+        vocabulary.scores.push(0.0);
+        vocabulary.kinds.push(4);
+        let (tool, user) = (vocabulary.id("<tool>"), vocabulary.id("<|user|>"));
+        let file = vocabulary.file("");
+        let tokens = tokens_of(&file);
+        let encode = |text: &str| tokens.encode(text).unwrap();
+        assert_eq!(encode("a<tool>b"), [encode("a"), vec![tool], encode("b")].concat());
+        assert_eq!(encode("<|user|>\nHi"), [vec![user], encode("\nHi")].concat());
+        let phi = tokens_of(&file.with("general.architecture", Value::string("phi3")));
+        assert_eq!(phi.encode("<|user|>\n Hi").unwrap(), [vec![user], encode("Hi")].concat());
+    }
+}
+
+/// Bytes that make no character do not end a reply.
+#[test]
+fn streams_go_on_behind_invalid_bytes() {
+    for vocabulary in vocabularies() {
+        let tokens = tokens_of(&vocabulary.file(""));
+        let mut pieces = tokens.stream();
+        let ids = ["<0xC3>", "<0xA9>", "<0xFF>", "\u{2581}the", "\u{2581}of"].map(|token| vocabulary.id(token));
+        let text: String = ids.iter().filter_map(|&id| pieces(id).unwrap()).collect();
+        assert!(text.starts_with('é') && text.contains('\u{fffd}') && text.ends_with("the of"), "{text:?}");
+    }
+}
+
+/// A long conversation with a model that sees a window. Old messages are left out, and the window has left behind what
+/// the rest would see.
+#[test]
+fn conversations_may_be_longer_than_the_context_and_the_window() {
+    let printable = (0x20u8..0x7d).map(|byte| String::from(byte as char).replace(' ', "\u{2581}"));
+    let tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into_iter().chain(printable).collect();
+    let kinds = (0..tokens.len()).map(|id| if id < 3 { 3 } else { 1 }).collect();
+    let (scores, texts) = (vec![0.0; tokens.len()], Vec::new());
+    let vocabulary = Vocabulary { has_prefix: false, tokens, scores, kinds, texts };
+    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}assistant: ";
+    let tokens = tokens_of(&vocabulary.file(template));
+
+    let (capacity, max_tokens) = (300, 40);
+    let file = Gguf::open(root("tests/data/architectures/phi3.gguf")).unwrap();
+    let model = Model::load(file, capacity, DType::F32, &each_device::open("vulkan")).unwrap();
+    assert_eq!((model.config.vocabulary, model.config.window_of_all()), (vocabulary.tokens.len(), Some(20)));
+    let cache = model.cache(1, capacity, None).unwrap();
+    let mut chat = Chat::new(Decoder::new(model, cache, 1, capacity, true).unwrap(), tokens);
+    let mut computed = Vec::new();
+    for turn in 0..12 {
+        let message = format!("this is message number {turn}");
+        let sampling = Sampling::default().seed(turn);
+        let reply = chat.reply(&message, &sampling, max_tokens, &AtomicBool::new(false), |_| Ok(())).unwrap();
+        assert_eq!(chat.replies(), turn + 1);
+        assert!(reply.tokens <= max_tokens);
+        computed.push(reply.prompt_tokens);
+    }
+    // The first replies leave the earlier tokens in the cache. Then whole conversations are computed again.
+    assert!(computed[1] < 100 && computed[11] > 150, "{computed:?}");
 }

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
+#[macro_use]
+mod each_device;
 #[path = "../examples/search/model.rs"]
 mod model;
 #[path = "../examples/search/tokens.rs"]
@@ -13,7 +15,6 @@ mod tokens;
 
 use marquetry::{DType, Device, Tensor};
 use model::Model;
-use parking_lot::Mutex;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,27 +24,6 @@ use tokens::Tokens;
 const EMBEDDING_TOLERANCE: f32 = 2e-6;
 const HIDDEN_TOLERANCE: f32 = 5e-5;
 
-/// Expands to a test for each device. Tests of the same device run in turn, because they read its counters.
-macro_rules! on_each_device {
-    ($($test:ident)*) => {
-        on_each_device!(@device vulkan: $($test)*);
-        on_each_device!(@device webgpu: $($test)*);
-        on_each_device!(@device level_zero: $($test)*);
-    };
-    (@device $device:ident: $($test:ident)*) => {
-        mod $device {
-            static ALONE: super::Mutex<()> = super::Mutex::new(());
-            $(
-                #[test]
-                fn $test() {
-                    let _alone = ALONE.lock();
-                    super::$test(&super::open(&stringify!($device).replace('_', "-")));
-                }
-            )*
-        }
-    };
-}
-
 on_each_device! {
     agrees_with_the_reference
     is_submitted_at_once_and_waits_only_for_the_read
@@ -51,10 +31,6 @@ on_each_device! {
     gives_the_same_bits_when_it_is_captured
     knows_what_is_alike
     search_finds_the_line_that_answers
-}
-
-fn open(name: &str) -> Device {
-    name.parse().unwrap_or_else(|error| panic!("`make setup` installs what is missing: {error}"))
 }
 
 fn folder() -> PathBuf {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use marquetry::Device;
 use marquetry::io::Gguf;
-use marquetry::nn::Rope;
+use marquetry::nn::{Gate, Rope};
 use std::f64::consts::PI;
 
 /// What is the same for all models of an architecture. Biases, norms and packed weights are applied if the file has
@@ -12,7 +12,7 @@ use std::f64::consts::PI;
 pub struct Architecture {
     name: &'static str,
     /// What the network applies to its gates.
-    pub gate: Activation,
+    pub gate: Gate,
     /// Whether the file has the weights in the order in which neighbouring features are rotated together.
     rotates_neighbours: bool,
     /// Whether vectors of tokens are multiplied by the square root of their length.
@@ -20,17 +20,12 @@ pub struct Architecture {
     window: Windows,
     /// The tokens of a window, if the file does not say it.
     usual_window: Option<usize>,
+    /// The base of rotation in layers with a window, if it is another one, and not scaled. A file may name another.
+    windowed_base: Option<f64>,
     /// The number of layers of the one model that divides scores by the square root of the width over the heads.
     scaled_by_width: Option<usize>,
     /// Whether the weights of layers are ternary.
     pub ternary: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    Silu,
-    GeluTanh,
-    ReluSquared,
 }
 
 /// The layers that see a window alone.
@@ -44,11 +39,12 @@ enum Windows {
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
-    gate: Activation::Silu,
+    gate: Gate::Silu,
     rotates_neighbours: true,
     scales_embedding: false,
     window: Windows::None,
     usual_window: None,
+    windowed_base: None,
     scaled_by_width: None,
     ternary: false,
 };
@@ -57,7 +53,7 @@ const QWEN: Architecture = Architecture { name: "qwen2", rotates_neighbours: fal
 
 const GEMMA: Architecture = Architecture {
     name: "gemma2",
-    gate: Activation::GeluTanh,
+    gate: Gate::GeluTanh,
     scales_embedding: true,
     window: Windows::AllBut(2),
     usual_window: Some(4096),
@@ -70,7 +66,13 @@ const ARCHITECTURES: [Architecture; 7] = [
     QWEN,
     Architecture { name: "qwen3", ..QWEN },
     GEMMA,
-    Architecture { name: "gemma3", window: Windows::AllBut(6), scaled_by_width: Some(62), ..GEMMA },
+    Architecture {
+        name: "gemma3",
+        window: Windows::AllBut(6),
+        windowed_base: Some(10_000.0),
+        scaled_by_width: Some(62),
+        ..GEMMA
+    },
     Architecture { name: "phi3", window: Windows::All, ..QWEN },
     Architecture { name: "bitnet", ternary: true, ..QWEN },
 ];
@@ -112,8 +114,8 @@ impl Config {
         let fields = Fields { file, name };
         if let Some(function) = file.find(&format!("{name}.hidden_act")) {
             architecture.gate = match function.as_str()? {
-                "relu2" => Activation::ReluSquared,
-                "silu" => Activation::Silu,
+                "relu2" => Gate::ReluSquared,
+                "silu" => Gate::Silu,
                 other => bail!("the model applies `{other}` to its gates, which this example does not"),
             };
         }
@@ -198,10 +200,9 @@ impl Config {
             Ok(if self.architecture.rotates_neighbours { rope.neighbours() } else { rope })
         };
         let of_all = rope(&frequencies, magnitude)?;
-        // Gemma 3 has another base for layers with a window, and scales only the others.
-        let windowed = match self.architecture.name {
-            "gemma3" => rope(&plain(fields.float("rope.freq_base_swa")?.unwrap_or(10_000.0)), 1.0)?,
-            _ => of_all.clone(),
+        let windowed = match self.architecture.windowed_base {
+            Some(base) => rope(&plain(fields.float("rope.freq_base_swa")?.unwrap_or(base)), 1.0)?,
+            None => of_all.clone(),
         };
         Ok([of_all, windowed])
     }

@@ -57,38 +57,39 @@ pub fn answer_all(
     }
     let start = Instant::now();
     let mut newest = decoder.prompt(&ids.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-    let mut drawn = newest.to_vec::<u32>()?;
+    newest.to_vec::<u32>()?;
     let prompt_time = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
     let mut lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
     let mut replies: Vec<(Vec<u32>, Option<Stop>)> = vec![(Vec::new(), None); prompts.len()];
-    let mut decoded = 0;
-    loop {
-        for (sequence, (reply, reason)) in replies.iter_mut().enumerate().filter(|(_, (_, reason))| reason.is_none()) {
-            *reason = if tokens.ends(drawn[sequence]) { Some(Stop::End) } else { None };
-            if reason.is_none() {
-                reply.push(drawn[sequence]);
-                let is_full = reply.len() == max_tokens || lengths[sequence] == decoder.capacity();
-                *reason = if is_full { Some(Stop::Limit) } else { None };
-            }
-        }
-        let ended = replies.iter().filter(|(_, reason)| reason.is_some()).count();
-        progress(ended);
-        if ended == prompts.len() || stop.load(Ordering::Relaxed) {
-            break;
-        }
+    let (mut ended, mut decoded) = (0, 0);
+    while ended < prompts.len() && !stop.load(Ordering::Relaxed) {
         // A sequence that has ended goes on with the others, so that the captured step serves all. Nobody reads it.
+        let full: Vec<bool> = lengths.iter().map(|&length| length == decoder.capacity()).collect();
         for (sequence, length) in lengths.iter_mut().enumerate() {
-            if *length == decoder.capacity() {
-                decoder.rewind(sequence, 0)?;
-                *length = 0;
+            if full[sequence] {
+                *length = decoder.rewind(sequence, 0)?;
             }
             *length += 1;
         }
-        newest = decoder.advance(&newest)?;
-        drawn = newest.to_vec::<u32>()?;
+        // The device computes the next tokens while the host reads these.
+        let following = decoder.advance(&newest)?;
+        let drawn = newest.to_vec::<u32>()?;
+        for (sequence, (reply, reason)) in replies.iter_mut().enumerate().filter(|(_, (_, reason))| reason.is_none()) {
+            if tokens.ends(drawn[sequence]) {
+                *reason = Some(Stop::End);
+                continue;
+            }
+            reply.push(drawn[sequence]);
+            if reply.len() == max_tokens || full[sequence] {
+                *reason = Some(Stop::Limit);
+            }
+        }
+        ended = replies.iter().filter(|(_, reason)| reason.is_some()).count();
         decoded += prompts.len() - ended;
+        progress(ended);
+        newest = following;
     }
     let seconds = start.elapsed().as_secs_f64();
     let answer = |((ids, reason), prompt): ((Vec<u32>, Option<Stop>), &String)| {

@@ -67,12 +67,8 @@ impl Chat {
         let capacity = self.decoder.capacity();
         let ids = self.fitting(message, capacity, max_tokens)?;
         // At least the last token is computed: its logits are needed.
-        let mut common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
-        if self.decoder.rewind(0, common).is_err() {
-            // A window has left behind what the next token would see.
-            common = 0;
-            self.decoder.rewind(0, 0)?;
-        }
+        let common = self.cached.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
+        let common = self.decoder.rewind(0, common)?;
         self.cached.truncate(common);
         self.decoder.draw_by(0, sampling, &ids)?;
 
@@ -106,9 +102,10 @@ impl Chat {
             newest = following;
         };
         drop(pieces);
-        // A token may have been computed that the reply does not have.
-        self.decoder.rewind(0, self.cached.len())?;
         let decoded = self.cached.len() - ids.len();
+        // A token may have been computed that the reply does not have.
+        let kept = self.decoder.rewind(0, self.cached.len())?;
+        self.cached.truncate(kept);
         self.messages.push(Message { role: "assistant", content: text.clone() });
         self.replies += 1;
         Ok(Reply {

@@ -40,9 +40,15 @@ impl Decoder {
         Ok(self.sampler.observe(sequence, text)?)
     }
 
-    /// Forgets all tokens of a sequence but the first ones.
-    pub fn rewind(&mut self, sequence: usize, length: usize) -> Result<()> {
-        Ok(self.cache.rewind(self.sequences[sequence], length)?)
+    /// Forgets all tokens of a sequence but the first ones. If a window has left behind what the next token would see,
+    /// it forgets all. Returns how many it keeps.
+    pub fn rewind(&mut self, sequence: usize, length: usize) -> Result<usize> {
+        let sequence = self.sequences[sequence];
+        if self.cache.rewind(sequence, length).is_ok() {
+            return Ok(length);
+        }
+        self.cache.rewind(sequence, 0)?;
+        Ok(0)
     }
 
     /// Appends a prompt to each sequence. Returns the tokens `(sequences)` that follow them.

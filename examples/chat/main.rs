@@ -54,13 +54,13 @@ struct Args {
     /// The dtype of everything but quantised weights
     #[arg(long, default_value = "f32")]
     dtype: Float,
-    /// Keep keys and values in blocks of 8-bit numbers, which takes half of the memory of f16
+    /// Keep keys and values in blocks of 8-bit numbers, which take about half of the memory of f16
     #[arg(long)]
     packed_cache: bool,
     /// 0 takes the most probable token; higher numbers vary more
     #[arg(long, default_value = "0", allow_negative_numbers = true)]
     temperature: f32,
-    /// Draw among so many of the most probable tokens
+    /// Leave out tokens that are less probable than this many others
     #[arg(long, default_value = "40")]
     top_k: NonZeroUsize,
     /// Draw among the most probable tokens that have this probability together

@@ -3,7 +3,7 @@
 //! H. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023. What other architectures do
 //! otherwise stands in `architecture.rs`.
 
-use crate::architecture::{Activation, Config};
+use crate::architecture::Config;
 use anyhow::{Context, Result, bail};
 use marquetry::io::Gguf;
 use marquetry::nn::{
@@ -57,35 +57,25 @@ impl Projection {
 
 /// The projections to the gates and to what they let through.
 enum GateUp {
-    /// One kernel for the next token.
-    Fused(GatedLinear),
-    Apart(Projection, Activation),
+    Plain(GatedLinear),
+    Ternary(Projection, Gate),
 }
 
 impl GateUp {
     fn load(weights: &Weights, config: &Config) -> Result<Self> {
         let packed: &[&str] = if weights.contains("ffn_gate.weight") { &["ffn_gate", "ffn_up"] } else { &["ffn_up"] };
-        let both = Projection::load(weights, packed, config.architecture.ternary)?;
-        Ok(match (both, config.architecture.gate) {
-            (Projection::Plain(both), Activation::Silu) => GateUp::Fused(GatedLinear::new(both, Gate::Silu)),
-            (Projection::Plain(both), Activation::GeluTanh) => GateUp::Fused(GatedLinear::new(both, Gate::GeluTanh)),
-            (both, activation) => GateUp::Apart(both, activation),
+        let gate = config.architecture.gate;
+        Ok(match Projection::load(weights, packed, config.architecture.ternary)? {
+            Projection::Plain(both) => GateUp::Plain(GatedLinear::new(both, gate)),
+            both @ Projection::Ternary(_) => GateUp::Ternary(both, gate),
         })
     }
 
     fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> marquetry::Result<Tensor> {
-        let (both, activation) = match self {
-            GateUp::Fused(layer) => return layer.forward_norm(norm, x),
-            GateUp::Apart(both, activation) => (both.forward_norm(norm, x)?, activation),
-        };
-        let outputs = both.dim(-1)? / 2;
-        let (gates, gated) = (both.narrow(-1, 0, outputs)?, both.narrow(-1, outputs, outputs)?);
-        let gates = match activation {
-            Activation::Silu => gates.silu()?,
-            Activation::GeluTanh => gates.gelu_tanh()?,
-            Activation::ReluSquared => gates.relu()?.sqr()?,
-        };
-        gates.mul(&gated)
+        match self {
+            GateUp::Plain(layer) => layer.forward_norm(norm, x),
+            GateUp::Ternary(both, gate) => gate.apply(&both.forward_norm(norm, x)?),
+        }
     }
 }
 

@@ -42,9 +42,12 @@ pub struct Tokens {
 impl Tokens {
     pub fn load(file: &Gguf) -> Result<Self> {
         let tokens = file.get("tokenizer.ggml.tokens")?.as_strings()?;
+        let flag = |key: &str| file.find(key).map(|field| field.as_bool()).transpose();
+        let has_prefix = flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let is_sentence_piece = file.get("tokenizer.ggml.model")?.as_str()? == "llama";
         let description = match file.get("tokenizer.ggml.model")?.as_str()? {
             "gpt2" => byte_level(file, tokens)?,
-            "llama" => sentence_piece(file, tokens)?,
+            "llama" => sentence_piece(file, tokens, has_prefix)?,
             model => bail!(
                 "the file has a tokenizer `{model}`; this example has byte-level BPE, `gpt2`, and SentencePiece, `llama`"
             ),
@@ -53,7 +56,7 @@ impl Tokens {
 
         let types = file.get("tokenizer.ggml.token_type")?.as_integers()?;
         // With a space before the text, a token that is normalised would begin with one.
-        let normalized = !description["normalizer"].to_string().contains("Prepend");
+        let normalized = !(is_sentence_piece && has_prefix);
         // Phi 3 takes white space behind its own control tokens away.
         let name = file.find("general.name").map(|field| field.as_str()).transpose()?.unwrap_or_default();
         let strips = file.find("general.architecture").is_some_and(|field| field.as_str().is_ok_and(|x| x == "phi3"))
@@ -74,15 +77,15 @@ impl Tokens {
         let (beginning, end) = (id("tokenizer.ggml.bos_token_id")?, id("tokenizer.ggml.eos_token_id")?);
         let text = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).cloned().unwrap_or_default();
         let template = file.find("tokenizer.chat_template").map(|field| field.as_str()).transpose()?;
-        let adds_beginning = file.find("tokenizer.ggml.add_bos_token").map(|field| field.as_bool()).transpose()?;
         let pre = file.find("tokenizer.ggml.pre").map(|field| field.as_str()).transpose()?;
-        let usual = file.get("tokenizer.ggml.model")?.as_str()? == "llama" || pre == Some("llama-bpe");
+        let adds_beginning =
+            flag("tokenizer.ggml.add_bos_token")?.unwrap_or(is_sentence_piece || pre == Some("llama-bpe"));
         // Many files name only one of the tokens that end a reply.
         let known = (0..).zip(tokens).filter(|(_, token)| ENDS.contains(&token.as_str())).map(|(id, _)| id);
         Ok(Tokens {
             template: template.map(str::to_string),
             beginning: text(beginning),
-            first: beginning.filter(|_| adds_beginning.unwrap_or(usual)),
+            first: beginning.filter(|_| adds_beginning),
             end: text(end),
             ends: [end, id("tokenizer.ggml.eot_token_id")?].into_iter().flatten().chain(known).collect(),
             tokenizer,
@@ -176,7 +179,10 @@ fn byte_level(file: &Gguf, tokens: &[String]) -> Result<Value> {
         let spaces = r"\s*[\r\n]+|\s+(?!\S)|\s+";
         format!(r"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{spaces}")
     };
-    let cut_by = |pattern: String| json!([{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, bytes(false)]);
+    let cut_by = |pattern: String| {
+        let split = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        json!([split, bytes(false)])
+    };
     let (cuts, normalizer) = match file.get("tokenizer.ggml.pre")?.as_str()? {
         "smollm" | "starcoder" | "refact" | "command-r" => {
             (json!([{"type": "Digits", "individual_digits": true}, bytes(true)]), Value::Null)
@@ -199,8 +205,9 @@ fn byte_level(file: &Gguf, tokens: &[String]) -> Result<Value> {
 
 /// Returns the description of SentencePiece's BPE (T. Kudo and J. Richardson, "SentencePiece: A simple and language
 /// independent subword tokenizer and detokenizer for Neural Text Processing", 2018). Two neighbours may be merged if
-/// they make a token, the one with the highest score first. What is no token becomes tokens of bytes.
-fn sentence_piece(file: &Gguf, tokens: &[String]) -> Result<Value> {
+/// they make a token, the one with the highest score first. What is no token becomes tokens of bytes. There may be a
+/// space before the text.
+fn sentence_piece(file: &Gguf, tokens: &[String], has_prefix: bool) -> Result<Value> {
     let scores = file.get("tokenizer.ggml.scores")?.as_floats()?;
     ensure!(scores.len() == tokens.len(), "there are {} scores for {} tokens", scores.len(), tokens.len());
     let ids: HashMap<&str, usize> = tokens.iter().map(String::as_str).zip(0..).collect();
@@ -211,8 +218,6 @@ fn sentence_piece(file: &Gguf, tokens: &[String]) -> Result<Value> {
     }
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     let merges: Vec<Value> = merges.into_iter().map(|(.., left, right)| json!([left, right])).collect();
-    let field = file.find("tokenizer.ggml.add_space_prefix").map(|field| field.as_bool()).transpose()?;
-    let has_prefix = field.unwrap_or(true);
     let unknown = file.find("tokenizer.ggml.unknown_token_id").map(|field| field.as_u32()).transpose()?;
     let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
     let mut normalizers = vec![replace(" ", SPACE)];

@@ -152,7 +152,8 @@ struct Side<'k> {
     first: Value<'k>,
     stride: Value<'k>,
     page_stride: Option<Value<'k>>,
-    /// Where the scale of a packed run of this lane is, in words from the run's own words on.
+    /// Where the scale of a packed run of this lane is, in words from the run's own words on: see
+    /// [`scale_at`](crate::kernels::pages::scale_at).
     scale: Option<Value<'k>>,
     next: Vec<Var<'k>>,
     next_scales: Vec<Var<'k>>,

@@ -10,7 +10,7 @@
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
-use crate::kernels::pages::{BLOCK, PAGE, Pages};
+use crate::kernels::pages::{PAGE, Pages, scale_at};
 use crate::shader::{
     Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -218,9 +218,9 @@ impl<'k> Side<'k> {
     fn vector(&self, index: Value<'k>, place: &Place<'k>) -> Value<'k> {
         let Some(dtype) = self.packed else { return self.buffer.load(index) };
         let vector = place.vector.min(self.full - 1);
-        // Behind the row's elements, in words.
-        let scales = (index - vector + self.full) * 2;
-        let scale = self.buffer.load_lane(scales + vector / (BLOCK as u32 / PER_VECTOR)).bitcast(Type::F32);
+        // An element is a byte.
+        let scale = scale_at((index - vector) * PER_VECTOR, self.full * PER_VECTOR, vector * PER_VECTOR);
+        let scale = self.buffer.load_lane(scale).bitcast(Type::F32);
         let digits = self.buffer.load(index).lanes().into_iter().flat_map(Value::unpack_i8);
         let numbers: Vec<_> = digits.map(|digit| digit.convert(Scalar::F32) * scale).collect();
         let pack = |pair: &[Value<'k>]| match dtype {

@@ -10,7 +10,7 @@ mod workgroup;
 
 use super::elements::{Runs, Strides, unpack_byte};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
-use super::pages::{BLOCK, PAGE, PageTable, Pages};
+use super::pages::{BLOCK, PAGE, PageTable, Pages, scale_at};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
 use super::{Family, Units, volume};
@@ -293,7 +293,7 @@ impl<'k> Operand<'k> {
             Source::Elements(reader) => reader.load(row + column * self.strides.stride(1)),
             Source::Packed(words, elements) => {
                 let digit = unpack_byte(DType::I8, words.load((row + column) / 4), column % 4 * 8).convert(Scalar::F32);
-                digit * words.load((row + *elements) / 4 + column / BLOCK as u32).bitcast(Type::F32)
+                digit * words.load(scale_at(row, *elements, column)).bitcast(Type::F32)
             }
         }
     }

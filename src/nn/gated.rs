@@ -15,6 +15,9 @@ pub enum Gate {
     Gelu,
     /// [`Tensor::gelu_tanh`], as in Gemma.
     GeluTanh,
+    /// The square of [`Tensor::relu`], as in BitNet b1.58 2B4T: D. So et al., "Primer: Searching for Efficient
+    /// Transformers for Language Modeling", 2021.
+    ReluSquared,
 }
 
 /// A linear layer whose first outputs are gates for the other ones: `gate(x w^T) * (x v^T)`. The first half of a
@@ -50,9 +53,9 @@ impl GatedLinear {
     /// As [`Linear::forward`]; [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd number of
     /// outputs.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self.both.gated(None, self.gate.function(), x)? {
+        match self.at_once(None, x)? {
             Some(y) => Ok(y),
-            None => self.apart(&self.both.forward(x)?),
+            None => self.gate.apply(&self.both.forward(x)?),
         }
     }
 
@@ -61,31 +64,51 @@ impl GatedLinear {
     /// # Errors
     /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
     pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
-        match self.both.gated(Some(norm), self.gate.function(), x)? {
+        match self.at_once(Some(norm), x)? {
             Some(y) => Ok(y),
-            None => self.apart(&self.both.forward_norm(norm, x)?),
+            None => self.gate.apply(&self.both.forward_norm(norm, x)?),
         }
     }
 
-    /// Applies gates that have been computed apart.
-    fn apart(&self, both: &Tensor) -> Result<Tensor> {
-        let outputs = both.dim(-1)?.div_ceil(2);
-        let (gates, gated) = (both.narrow(-1, 0, outputs)?, both.narrow(-1, outputs, outputs)?);
-        let gates = match self.gate {
-            Gate::Silu => gates.silu(),
-            Gate::Gelu => gates.gelu(),
-            Gate::GeluTanh => gates.gelu_tanh(),
-        };
-        gates?.mul(&gated)
+    /// Returns the layer's output if one kernel computes it.
+    fn at_once(&self, norm: Option<&RmsNorm>, x: &Tensor) -> Result<Option<Tensor>> {
+        self.gate.function().map_or(Ok(None), |gate| self.both.gated(norm, gate, x))
     }
 }
 
 impl Gate {
-    fn function(self) -> UnaryOp {
+    /// Returns the first half of the last axis, with the function applied, times the second half.
+    ///
+    /// ```
+    /// use marquetry::{Device, Tensor, nn::Gate};
+    /// let device = Device::best()?;
+    /// let both = Tensor::new([[3f32, -1.0, 10.0, 20.0]], &device)?;
+    /// assert_eq!(Gate::ReluSquared.apply(&both)?.to_vec::<f32>()?, [90.0, 0.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd length;
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for integers.
+    pub fn apply(self, both: &Tensor) -> Result<Tensor> {
+        let outputs = both.dim(-1)?.div_ceil(2);
+        let (gates, gated) = (both.narrow(-1, 0, outputs)?, both.narrow(-1, outputs, outputs)?);
+        let gates = match self {
+            Gate::Silu => gates.silu(),
+            Gate::Gelu => gates.gelu(),
+            Gate::GeluTanh => gates.gelu_tanh(),
+            Gate::ReluSquared => gates.relu()?.sqr(),
+        };
+        gates?.mul(&gated)
+    }
+
+    /// Returns the function, if the kernel of a product has it.
+    fn function(self) -> Option<UnaryOp> {
         match self {
-            Gate::Silu => UnaryOp::Silu,
-            Gate::Gelu => UnaryOp::Gelu,
-            Gate::GeluTanh => UnaryOp::GeluTanh,
+            Gate::Silu => Some(UnaryOp::Silu),
+            Gate::Gelu => Some(UnaryOp::Gelu),
+            Gate::GeluTanh => Some(UnaryOp::GeluTanh),
+            Gate::ReluSquared => None,
         }
     }
 }

@@ -68,8 +68,8 @@ impl Sampling {
         self
     }
 
-    /// Draws among so many of the most probable tokens. If others are as probable as the last one of these, they can be
-    /// drawn, too. 1 is the same as temperature 0.
+    /// Leaves out tokens that are less probable than the `tokens`th one. Those that are as probable can be drawn. 1 is
+    /// the same as temperature 0.
     #[must_use]
     pub fn top_k(mut self, tokens: impl Into<Option<usize>>) -> Self {
         self.top_k = tokens.into();

@@ -65,8 +65,8 @@ impl KvCacheConfig {
     }
 
     /// Packs keys and values in blocks of 32 numbers: 8 bits for each, and a scale. [`BlockFormat::Q8_0`] is the only
-    /// format. The cache then takes about half of the memory of one in `f16`. Each number is wrong by 0.4 % of the
-    /// largest one of its block at most.
+    /// format. A row of 128 features takes 144 bytes instead of the 256 of `f16`, and one of 64 takes 80 instead of
+    /// 128. Each number is wrong by at most 0.4 % of the largest one of its block.
     ///
     /// ```
     /// use marquetry::{BlockFormat, DType, nn::KvCacheConfig};

@@ -147,8 +147,11 @@ fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, 
     let function = |x: f64| match gate {
         Gate::Silu => x * sigmoid(x),
         Gate::Gelu => gelu(x),
+        Gate::ReluSquared => x.max(0.0).powi(2),
         _ => gelu_tanh(x),
     };
+    // How fast the function grows at most.
+    let growth = |x: f64| if gate == Gate::ReluSquared { 2.0 * x.abs() } else { 1.2 };
     let rounding = rounding(dtype);
     let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
     for (rows, output) in [(&x.values, layer.forward(&x.tensor)?), (&normalized, layer.forward_norm(&norm, &x.tensor)?)]
@@ -162,8 +165,7 @@ fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, 
             (values, errors)
         });
         let values = gates.0.mapv(function) * &gated.0;
-        // The functions grow by at most 1.2 times what their argument grows.
-        let scale = 1.2 * &gates.1 * gated.0.mapv(f64::abs)
+        let scale = gates.0.mapv(growth) * &gates.1 * gated.0.mapv(f64::abs)
             + gates.0.mapv(|x| function(x).abs()) * &gated.1
             + values.mapv(|x| x.abs() * (2.0 * rounding + 16.0));
         check("gated", &output, &Expected::new(values, dtype).with_scale(scale))?;
@@ -421,7 +423,12 @@ pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for sizes in [[1, 64, 48], [1, 4096, 260], [1, 2056, 12], [2, 256, 100], [5, 64, 64], [1, 30, 7]] {
             let [rows, features, outputs] = sizes;
-            for (name, gate) in [("silu", Gate::Silu), ("gelu", Gate::Gelu), ("gelu_tanh", Gate::GeluTanh)] {
+            for (name, gate) in [
+                ("silu", Gate::Silu),
+                ("gelu", Gate::Gelu),
+                ("gelu_tanh", Gate::GeluTanh),
+                ("relu_squared", Gate::ReluSquared),
+            ] {
                 if name == "silu" || rows == 1 && features == 64 {
                     suite.add("gated", format!("{dtype}::{name}_{rows}_{features}_{outputs}"), move |device| {
                         check_gated(sizes, gate, dtype, device)
