@@ -278,6 +278,14 @@ pub(crate) trait Backend: Send + Sync {
     /// block: its event loop runs the callbacks.
     fn wait(&self, ticket: Ticket) -> Result<()>;
 
+    /// In a browser, where [`wait`](Self::wait) returns at once: calls `done` from the event loop when all batches up
+    /// to this one have completed.
+    #[cfg(not(native))]
+    fn notify(&self, ticket: Ticket, done: Box<dyn FnOnce() + Send>) {
+        _ = ticket;
+        done();
+    }
+
     /// Calls `done` exactly once, with the first `bytes` bytes of a buffer, when the batch `after` has completed. The
     /// host must reach the buffer, and it is not for uploads. The caller keeps it until then, and no later batch writes
     /// it.

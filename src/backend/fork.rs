@@ -142,6 +142,14 @@ impl Backend for OfProcess {
         self.own()?.wait(ticket)
     }
 
+    #[cfg(not(native))]
+    fn notify(&self, ticket: Ticket, done: Box<dyn FnOnce() + Send>) {
+        match self.own() {
+            Ok(backend) => backend.notify(ticket, done),
+            Err(_) => done(),
+        }
+    }
+
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback) {
         match self.own() {
             Ok(backend) => backend.read(buffer, bytes, after, done),

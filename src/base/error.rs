@@ -149,6 +149,15 @@ pub enum Error {
         message: String,
     },
 
+    /// A call that would block, in a browser: nothing may block there.
+    #[error("{op}: a browser cannot wait; call `{twin}`, and await it")]
+    WouldBlock {
+        /// The operation's name.
+        op: &'static str,
+        /// The call that does the same without blocking.
+        twin: &'static str,
+    },
+
     /// Text that names no device.
     #[error(
         "`{text}` names no device; write `vulkan`, `webgpu` or `level-zero`, with an index if there are several, as in `vulkan:0`"
@@ -273,7 +282,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the operation that got a wrong argument; the message starts with it. `None` for all other errors.
+    /// Returns the operation that got a wrong argument or would block; the message starts with it. `None` for all other
+    /// errors.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -310,10 +320,17 @@ impl Error {
             | Error::DuplicateAxis { op, .. }
             | Error::RangeOutOfBounds { op, .. }
             | Error::SizeOverflow { op, .. }
-            | Error::InvalidArgument { op, .. } => Some(op),
+            | Error::InvalidArgument { op, .. }
+            | Error::WouldBlock { op, .. } => Some(op),
             _ => None,
         }
     }
+}
+
+/// Fails in a browser, where the call `op` would block. `twin` does the same without blocking.
+#[inline]
+pub(crate) fn check_may_block(op: &'static str, twin: &'static str) -> Result<()> {
+    if cfg!(native) { Ok(()) } else { Err(Error::WouldBlock { op, twin }) }
 }
 
 /// Explains what is missing. If one buffer alone exceeds the limit, dropping other tensors would not help.

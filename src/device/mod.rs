@@ -44,8 +44,17 @@ use std::sync::Arc;
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
 /// An upload copies its bytes before it returns. It waits for the device only if 32 MiB or more of earlier uploads are
-/// on their way. The calls whose names end in
-/// `_async` wait only for what any operation may wait for.
+/// on their way. The calls whose names end in `_async` wait only for what any operation may wait for. They block no
+/// thread until a result is there; [`capture_async`](Device::capture_async) and
+/// [`warm_up_async`](Device::warm_up_async) compile in other threads.
+///
+/// # In a browser
+/// Nothing may block in a browser, neither in a page nor in a worker. A call that would is an
+/// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`. `trim` and operations
+/// that would wait for the oldest work do not wait there. A kernel compiles in the browser's own process when it is
+/// first launched; [`warm_up_async`](Device::warm_up_async) lets the page go on between kernels. No thread is started.
+/// Devices and tensors are `Send` there too, so that the same code compiles, but they belong to the page or worker that
+/// has opened the device, and cannot be posted to another one.
 ///
 /// # After a fork
 /// A device does not survive `fork`. To the child process, its parent's devices are lost
@@ -121,6 +130,25 @@ impl Device {
         self.runtime().synchronize()
     }
 
+    /// The same without blocking.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// Tensor::rand(0f32, 1.0, (64, 64), &device)?.exp()?.realize()?;
+    /// device.synchronize_async().await?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize).
+    pub async fn synchronize_async(&self) -> Result<()> {
+        self.runtime().synchronize_async().await
+    }
+
     /// Returns how much device memory is in use.
     ///
     /// ```
@@ -161,6 +189,27 @@ impl Device {
     /// - any failure on the device
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
         self.runtime().profile(work)
+    }
+
+    /// The same for work that does not block. Browsers have no [`timestamps`](crate::Features::timestamps).
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// let x = Tensor::rand(0f32, 1.0, (64, 64), &device)?;
+    /// let (y, profile) = device.profile_async(async { x.matmul(&x)?.to_vec_async::<f32>().await }).await?;
+    /// assert_eq!(y?.len(), 64 * 64);
+    /// println!("{profile}");
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`profile`](Self::profile).
+    pub async fn profile_async<F: Future>(&self, work: F) -> Result<(F::Output, Profile)> {
+        self.runtime().profile_async(work).await
     }
 
     /// Runs `work` and tells which kernels were launched meanwhile, by any thread: what was fused into each, which

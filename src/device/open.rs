@@ -6,7 +6,7 @@ use crate::backend::info::DeviceInfo;
 use crate::backend::registry;
 use crate::base::backend_kind::{BackendKind, parse_device};
 use crate::base::environment;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, Result, check_may_block};
 use crate::engine::runtime::Runtime;
 use crate::tuning::Tuning;
 use parking_lot::Mutex;
@@ -78,6 +78,14 @@ async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     registry::open(backend, index).await.map(Runtime::new)
 }
 
+/// Opens a device outside browsers. There, only WebGPU can be asked for a device, and that takes a while.
+fn open_now(backend: BackendKind, index: usize) -> Result<Device> {
+    if backend == BackendKind::WebGpu {
+        check_may_block("webgpu", "Device::webgpu_async")?;
+    }
+    block_on(open(backend, index))
+}
+
 /// Runs a future that never waits: outside browsers, the calls that open a device block.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     pollster::block_on(future)
@@ -91,6 +99,10 @@ impl Device {
     /// If an environment variable has a value that is not understood, no device can be opened. Then the list is empty,
     /// the error is logged, and [`best`](Self::best) returns it.
     pub fn list() -> Vec<DeviceInfo> {
+        if let Err(error) = check_may_block("list", "Device::list_async") {
+            log::error!("{error}");
+            return Vec::new();
+        }
         block_on(Device::list_async())
     }
 
@@ -120,6 +132,7 @@ impl Device {
     /// - [`Error::Environment`] if a variable has a value that is not understood
     /// - [`Error::BackendUnavailable`] with what is missing, if `MARQUETRY_DEVICE` is set
     pub fn best() -> Result<Device> {
+        check_may_block("best", "Device::best_async")?;
         block_on(Device::best_async())
     }
 
@@ -154,7 +167,7 @@ impl Device {
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn vulkan(index: usize) -> Result<Device> {
-        block_on(open(BackendKind::Vulkan, index))
+        open_now(BackendKind::Vulkan, index)
     }
 
     /// Opens the WebGPU device with this index, in the order of [`list`](Self::list). Not for browsers.
@@ -162,7 +175,7 @@ impl Device {
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn webgpu(index: usize) -> Result<Device> {
-        block_on(open(BackendKind::WebGpu, index))
+        open_now(BackendKind::WebGpu, index)
     }
 
     /// Does the same as [`webgpu`](Self::webgpu) in browsers, where index 0 is the only one.
@@ -178,7 +191,7 @@ impl Device {
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn level_zero(index: usize) -> Result<Device> {
-        block_on(open(BackendKind::LevelZero, index))
+        open_now(BackendKind::LevelZero, index)
     }
 }
 
@@ -188,7 +201,7 @@ impl FromStr for Device {
     /// Opens the device that a string names, such as `vulkan` or `webgpu:1`. Not for browsers.
     fn from_str(text: &str) -> Result<Device> {
         let (backend, index) = parse_device(text)?;
-        block_on(open(backend, index))
+        open_now(backend, index)
     }
 }
 

@@ -96,6 +96,12 @@ impl CopyStream {
         Ok(waited.flatten().is_some())
     }
 
+    /// Returns the newest submission, if it may be in flight.
+    #[cfg(has_backend)]
+    pub fn newest(&self) -> Ticket {
+        self.state.lock().in_flight.back().map_or(Ticket(0), |(ticket, _)| *ticket)
+    }
+
     /// Blocks until all copies are done.
     pub fn wait(&self) -> Result<()> {
         let waited = self.with_queue(|queue| {

@@ -1,11 +1,13 @@
 //! The inside of a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
+#[cfg(all(not(native), has_backend))]
+use crate::backend::contract::Ticket;
 use crate::backend::contract::{Backend, Command, KernelId, MemoryUse};
 use crate::backend::fork::OfProcess;
 use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
 use crate::base::clock;
 use crate::base::environment;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, Result, check_may_block};
 use crate::base::lock::Mutex;
 use crate::base::precision::Precision;
 use crate::engine::capture::{self, Capture, CaptureId, Captured, Trial};
@@ -32,6 +34,8 @@ use crate::kernels::parameters::{Numbers, Words};
 use crate::kernels::{Family, KernelConfig, Work};
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
+#[cfg(all(native, has_backend))]
+use futures_channel::{mpsc, oneshot};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -109,6 +113,58 @@ pub(crate) struct Runtime {
 pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
     let is_software = info.kind == DeviceKind::Cpu;
     environment::settings().tuning.unwrap_or_else(|| tuning::fitting(&info.vendor, &info.name, is_software))
+}
+
+/// What a capture has kept, and the result of its closure.
+struct Attempt<T> {
+    result: T,
+    captured: Captured,
+    pool: PoolOwner,
+}
+
+impl<T> Attempt<T> {
+    /// Tests the kernels that have to be. Returns whether they have passed. `compiled` tells whether the driver took
+    /// all of them.
+    fn passes(&mut self, compiled: Result<()>) -> Result<bool> {
+        // A kernel that the driver refuses fails its test.
+        let mut passed = true;
+        for Trial { verdict, test } in std::mem::take(&mut self.captured.trials) {
+            passed &= *verdict.get_or_init(test);
+        }
+        if passed {
+            compiled?;
+        }
+        self.captured.name_kernels();
+        Ok(passed)
+    }
+}
+
+/// A profile that is being taken. If it is dropped, as by a panic, the timing ends.
+struct Timing<'a> {
+    runtime: &'a Runtime,
+    start: Instant,
+    ended: bool,
+}
+
+impl Timing<'_> {
+    /// Blocks until the timed commands have run, and returns the profile.
+    fn end(mut self) -> Result<Profile> {
+        self.ended = true;
+        let runtime = self.runtime;
+        let commands = runtime.stop_timing();
+        let host = runtime.host_trace.stop();
+        let (device, roofline) = (runtime.info().id(), runtime.roofline.get().cloned());
+        Ok(Profile { device, start: self.start, end: Instant::now(), commands: commands?, host, roofline })
+    }
+}
+
+impl Drop for Timing<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            _ = self.runtime.stop_timing();
+            self.runtime.host_trace.stop();
+        }
+    }
 }
 
 impl Runtime {
@@ -208,9 +264,33 @@ impl Runtime {
     pub fn capture<T>(
         &self,
         generator_bytes: u64,
-        work: impl FnMut(&Capture) -> Result<T>,
+        mut work: impl FnMut(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
-        let (result, captured, pool) = self.capture_all("capture", generator_bytes, false, work, |_, _| ())?;
+        loop {
+            let mut attempt = self.attempt("capture", generator_bytes, false, &mut work)?;
+            let compiled = self.kernels.compile_all(&attempt.captured.kernels, &*self.backend, |_, _| ());
+            if attempt.passes(compiled)? {
+                return self.program(attempt);
+            }
+        }
+    }
+
+    /// The same without blocking.
+    pub async fn capture_async<T>(
+        self: &Arc<Self>,
+        generator_bytes: u64,
+        mut work: impl FnMut(&Capture) -> Result<T>,
+    ) -> Result<(T, Program, u32)> {
+        loop {
+            let mut attempt = self.attempt("capture_async", generator_bytes, false, &mut work)?;
+            let compiled = self.compile_all_async(&attempt.captured.kernels, |_, _| ()).await;
+            if attempt.passes(compiled)? {
+                return self.program(attempt);
+            }
+        }
+    }
+
+    fn program<T>(&self, Attempt { result, captured, pool }: Attempt<T>) -> Result<(T, Program, u32)> {
         let draws = captured.draws;
         let program = Program::new(captured, pool, &self.pool, self.backend.clone())?;
         Ok((result, program, draws))
@@ -218,48 +298,101 @@ impl Runtime {
 
     /// Compiles the kernels that `work` launches in this thread, and tests those that have to be. Nothing else runs.
     /// `progress` gets the number of kernels that have been compiled, and of all.
-    pub fn warm_up(&self, work: impl FnMut(&Capture) -> Result<()>, progress: impl FnMut(usize, usize)) -> Result<()> {
-        self.capture_all("warm_up", 16, true, work, progress).map(drop)
-    }
-
-    fn capture_all<T>(
+    pub fn warm_up(
         &self,
-        op: &'static str,
-        generator_bytes: u64,
-        discards: bool,
-        mut work: impl FnMut(&Capture) -> Result<T>,
+        mut work: impl FnMut(&Capture) -> Result<()>,
         mut progress: impl FnMut(usize, usize),
-    ) -> Result<(T, Captured, PoolOwner)> {
-        if capture::is_active() {
-            let message = "this thread captures a step already; captures do not nest".into();
-            return Err(Error::InvalidArgument { op, message });
-        }
+    ) -> Result<()> {
         loop {
-            let pool = self.pool.apart();
-            let generator = self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?;
-            let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
-            let result = self.run_capture(&capture, || work(&capture))?;
-            let mut captured = capture.take();
-            if self.make_ready(&mut captured, &mut progress)? {
-                return Ok((result, captured, pool));
+            let mut attempt = self.attempt("warm_up", 16, true, &mut work)?;
+            let compiled = self.kernels.compile_all(&attempt.captured.kernels, &*self.backend, &mut progress);
+            if attempt.passes(compiled)? {
+                return Ok(());
             }
         }
     }
 
-    /// Compiles the kernels of a capture, and tests those that have to be. Returns whether they have passed.
-    fn make_ready(&self, captured: &mut Captured, progress: impl FnMut(usize, usize)) -> Result<bool> {
-        let trials = std::mem::take(&mut captured.trials);
-        let compiled = self.kernels.compile_all(&captured.kernels, &*self.backend, progress);
-        // A kernel that the driver refuses fails its test.
-        let mut passed = true;
-        for Trial { verdict, test } in trials {
-            passed &= *verdict.get_or_init(test);
+    /// The same without blocking.
+    pub async fn warm_up_async(
+        self: &Arc<Self>,
+        mut work: impl FnMut(&Capture) -> Result<()>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        loop {
+            let mut attempt = self.attempt("warm_up_async", 16, true, &mut work)?;
+            let compiled = self.compile_all_async(&attempt.captured.kernels, &mut progress).await;
+            if attempt.passes(compiled)? {
+                return Ok(());
+            }
         }
-        if passed {
-            compiled?;
+    }
+
+    /// Captures what `work` launches. Its kernels have not been compiled.
+    fn attempt<T>(
+        &self,
+        op: &'static str,
+        generator_bytes: u64,
+        discards: bool,
+        work: &mut impl FnMut(&Capture) -> Result<T>,
+    ) -> Result<Attempt<T>> {
+        if capture::is_active() {
+            let message = "this thread captures a step already; captures do not nest".into();
+            return Err(Error::InvalidArgument { op, message });
         }
-        captured.name_kernels();
-        Ok(passed)
+        let pool = self.pool.apart();
+        let generator = self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?;
+        let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
+        let result = self.run_capture(&capture, || work(&capture))?;
+        Ok(Attempt { result, captured: capture.take(), pool })
+    }
+
+    /// Compiles kernels in other threads, several at a time.
+    #[cfg(all(native, has_backend))]
+    async fn compile_all_async(
+        self: &Arc<Self>,
+        kernels: &[Arc<OwnKernel>],
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        if kernels.is_empty() {
+            return Ok(());
+        }
+        let (sender, mut progressed) = mpsc::unbounded();
+        let (finish, finished) = oneshot::channel();
+        let (runtime, kernels) = (self.clone(), kernels.to_vec());
+        // If the receivers are gone, so is whoever asked.
+        let work = move || {
+            let progress = |done, all| _ = sender.unbounded_send((done, all));
+            let compiled = runtime.kernels.compile_all(&kernels, &*runtime.backend, progress);
+            drop(runtime);
+            _ = finish.send(compiled);
+        };
+        std::thread::Builder::new().name("marquetry compiles".into()).spawn(work).map_err(|error| {
+            let message = format!("no thread to compile in: {error}");
+            Error::Driver { backend: self.info().backend, call: "compile", message }
+        })?;
+        while let Ok((done, all)) = progressed.recv().await {
+            progress(done, all);
+        }
+        finished.await.unwrap_or(Ok(()))
+    }
+
+    /// Compiles kernels one after the other. Between two of them, the page goes on.
+    #[cfg(not(all(native, has_backend)))]
+    async fn compile_all_async(
+        self: &Arc<Self>,
+        kernels: &[Arc<OwnKernel>],
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        for (place, kernel) in kernels.iter().enumerate() {
+            self.kernels.id_of(kernel, &*self.backend)?;
+            #[cfg(has_backend)]
+            {
+                // The browser answers when it has compiled the kernel.
+                _ = self.begin_wait(Ticket(0))?.await;
+            }
+            progress(place + 1, kernels.len());
+        }
+        Ok(())
     }
 
     /// Returns the number of a kernel for commands. Inside a capture, what has not been compiled is compiled later.
@@ -345,31 +478,30 @@ impl Runtime {
 
     /// Runs `work`, and times the commands that are recorded meanwhile.
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
-        self.refuse_capture("profile", "it waits for the device")?;
+        check_may_block("profile", "profile_async")?;
+        let timing = self.start_profile("profile")?;
+        let result = work();
+        Ok((result, timing.end()?))
+    }
+
+    /// The same without blocking.
+    pub async fn profile_async<F: Future>(&self, work: F) -> Result<(F::Output, Profile)> {
+        let timing = self.start_profile("profile_async")?;
+        let result = work.await;
+        self.wait_async().await?;
+        Ok((result, timing.end()?))
+    }
+
+    fn start_profile(&self, op: &'static str) -> Result<Timing<'_>> {
+        self.refuse_capture(op, "it waits for the device")?;
         if !self.info().features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
-        }
-        /// Ends the timing even if `work` panics.
-        struct Guard<'a>(&'a Runtime);
-        impl Drop for Guard<'_> {
-            fn drop(&mut self) {
-                if std::thread::panicking() {
-                    _ = self.0.stop_timing();
-                    self.0.host_trace.stop();
-                }
-            }
         }
         let start = clock::instant(clock::now());
         self.stream.start_timing()?;
         self.copies.start_timing();
         self.host_trace.start();
-        let guard = Guard(self);
-        let result = work();
-        drop(guard);
-        let commands = self.stop_timing();
-        let host = self.host_trace.stop();
-        let (device, roofline) = (self.info().id(), self.roofline.get().cloned());
-        Ok((result, Profile { device, start, end: Instant::now(), commands: commands?, host, roofline }))
+        Ok(Timing { runtime: self, start, ended: false })
     }
 
     /// Returns how fast the device can be. The first call measures it.
@@ -454,7 +586,13 @@ impl Runtime {
 
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_capture("synchronize", "it waits for the device")?;
+        check_may_block("synchronize", "synchronize_async")?;
         self.wait()
+    }
+
+    pub async fn synchronize_async(&self) -> Result<()> {
+        self.refuse_capture("synchronize_async", "it waits for the device")?;
+        self.wait_async().await
     }
 
     /// Blocks until the device has done all that was recorded.

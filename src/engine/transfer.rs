@@ -8,7 +8,7 @@ use super::staging::{ByteSource, SMALL, Slot, Taken};
 use super::transfer_threads::{LEAST_IN_PLACE, LEAST_STAGED, PIECE, piece_size};
 use crate::backend::contract::{Command, MemoryUse, Region, Ticket};
 use crate::backend::info::MemoryKind;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, Result, check_may_block};
 use crate::base::lock::Mutex;
 use crate::shader::Access;
 #[cfg(has_backend)]
@@ -297,6 +297,7 @@ impl Runtime {
     /// Blocks until the first bytes of a box are in `into`, in several threads if they are many. The box is one row.
     pub fn read_into(&self, buffer: &Buffer, source: &Source, into: &mut [u8]) -> Result<()> {
         self.refuse_capture("read", "it reads elements")?;
+        check_may_block("read", "read_into_async")?;
         self.check_owners(&[buffer])?;
         let in_place = self.host_reads(buffer.kind(), source.bytes);
         let least = if in_place { LEAST_IN_PLACE } else { LEAST_STAGED };
@@ -353,6 +354,7 @@ impl Runtime {
         source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
+        check_may_block("read", "to_vec_async")?;
         let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver waits below. If it is gone, an error has already been returned.
         let (ticket, mut slot) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
@@ -391,15 +393,29 @@ impl Runtime {
 
     /// Has a thread wait for a batch. It must not be the executor's. A browser calls back from its event loop instead.
     #[cfg(has_backend)]
-    fn begin_wait(&self, ticket: Ticket) -> Result<Option<oneshot::Receiver<Result<()>>>> {
-        cfg!(native).then(|| self.waiter.wait(&self.backend, ticket)).transpose()
+    pub(super) fn begin_wait(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
+        self.waiter.wait(&self.backend, ticket, Ticket(0))
     }
 
     #[cfg(has_backend)]
-    async fn end_wait(&self, ticket: Ticket, waiting: Option<oneshot::Receiver<Result<()>>>) -> Result<()> {
-        let Some(waiting) = waiting else { return Ok(()) };
+    async fn end_wait(&self, ticket: Ticket, waiting: oneshot::Receiver<Result<()>>) -> Result<()> {
         waiting.await.unwrap_or(Ok(()))?;
         self.stream.note_waited(ticket)
+    }
+
+    /// Submits what has been recorded, and waits without blocking until the device has done all of it.
+    #[cfg(has_backend)]
+    pub async fn wait_async(&self) -> Result<()> {
+        let (ticket, copies) = (self.stream.flush()?, self.copies.newest());
+        let waiting = self.waiter.wait(&self.backend, ticket, copies)?;
+        self.end_wait(ticket, waiting).await?;
+        self.copies.retire()
+    }
+
+    /// The same without a backend.
+    #[cfg(not(has_backend))]
+    pub async fn wait_async(&self) -> Result<()> {
+        self.synchronize()
     }
 
     /// The same as [`read_into`](Self::read_into) without blocking.

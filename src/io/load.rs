@@ -70,6 +70,18 @@ pub(super) fn load_all<'n>(
     names: impl Iterator<Item = &'n str>,
     info: impl Fn(&str) -> Result<TensorInfo>,
     load: impl Fn(&str) -> Result<Tensor>,
+    config: LoadConfig<'_>,
+) -> Result<HashMap<String, Tensor>> {
+    // Nothing is waited for: what `load` returns is there.
+    pollster::block_on(load_all_async(device, names, info, async |name: &str| load(name), config))
+}
+
+/// The same for tensors that come later.
+pub(super) async fn load_all_async<'n>(
+    device: &Device,
+    names: impl Iterator<Item = &'n str>,
+    info: impl Fn(&str) -> Result<TensorInfo>,
+    load: impl AsyncFn(&str) -> Result<Tensor>,
     LoadConfig { dtype, filter, mut progress }: LoadConfig<'_>,
 ) -> Result<HashMap<String, Tensor>> {
     let (mut chosen, mut total, mut foreseen) = (Vec::new(), 0u64, 0u64);
@@ -86,7 +98,7 @@ pub(super) fn load_all<'n>(
     let _loading = device.runtime().load(if dtype.is_none() { foreseen } else { 0 });
     let (mut tensors, mut loaded) = (HashMap::with_capacity(chosen.len()), 0);
     for (name, bytes) in chosen {
-        let mut tensor = load(name)?;
+        let mut tensor = load(name).await?;
         if let Some(dtype) = dtype.filter(|_| tensor.dtype().is_float()) {
             // At once, so that the memory of what was in the file is used again.
             tensor = tensor.to_dtype(dtype)?;

@@ -4,6 +4,9 @@
 //! Opening a file reads what it says about its tensors. Their elements are read when they are asked for, by position
 //! and in several threads, into memory that the device copies from. Tensors that nobody asks for are not read.
 //!
+//! A file may also be elsewhere: a [`RangeSource`] fetches its bytes in ranges. In a browser this is the only kind, but
+//! for bytes in memory.
+//!
 //! If a file is changed after it has been opened, tensors get the new bytes, or some of them. If it is shortened, what
 //! is missing is an error. `save` is fine, because it replaces a file by renaming.
 
@@ -16,6 +19,8 @@ mod load;
 mod npy;
 #[cfg(feature = "npy")]
 mod npz;
+#[cfg(any(feature = "safetensors", feature = "gguf"))]
+mod range_source;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 
@@ -25,6 +30,8 @@ pub use gguf::{Gguf, GgufArray, GgufField, GgufInfo, GgufValue};
 pub use load::{LoadConfig, LoadProgress};
 #[cfg(feature = "npy")]
 pub use npz::Npz;
+#[cfg(any(feature = "safetensors", feature = "gguf"))]
+pub use range_source::{Later, RangeSource, Shared};
 #[cfg(feature = "safetensors")]
 pub use safetensors::SafeTensors;
 

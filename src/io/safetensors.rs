@@ -3,8 +3,9 @@
 //!
 //! <https://github.com/huggingface/safetensors>
 
-use super::file::{Bytes, Part, failed, replace};
-use super::load::{LoadConfig, load_all};
+use super::file::{Bytes, Kept, Part, failed, replace};
+use super::load::{LoadConfig, load_all, load_all_async};
+use super::range_source::RangeSource;
 use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -16,7 +17,9 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The dtypes, by their names in the format and in this crate.
 const DTYPES: [(Dtype, DType); 10] = [
@@ -68,6 +71,8 @@ pub struct SafeTensors {
 /// One file.
 struct Shard {
     bytes: Bytes,
+    /// Where the bytes come from, if they come later.
+    source: Option<Arc<dyn RangeSource>>,
     /// Where the elements begin.
     start: u64,
     header: Metadata,
@@ -137,6 +142,29 @@ impl SafeTensors {
         SafeTensors::from_shards(vec![Shard::new(Bytes::owned(bytes.into()))?])
     }
 
+    /// Opens a file whose bytes come later. Fetches only its header. Its tensors are loaded by
+    /// [`load_async`](Self::load_async) and others whose names end so.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_async(source: impl RangeSource + 'static) -> Result<Self> {
+        SafeTensors::open_shards_async([source]).await
+    }
+
+    /// Opens several files as one, whose bytes come later.
+    ///
+    /// # Errors
+    /// As [`open_shards`](Self::open_shards).
+    pub async fn open_shards_async(sources: impl IntoIterator<Item = impl RangeSource + 'static>) -> Result<Self> {
+        let mut shards = Vec::new();
+        for source in sources {
+            let bytes = Bytes::open_async(&source).await?;
+            let (start, header) = bytes.read_start(&source, Shard::header).await?;
+            shards.push(Shard { bytes, source: Some(Arc::new(source)), start, header });
+        }
+        SafeTensors::from_shards(shards)
+    }
+
     fn from_shards(shards: Vec<Shard>) -> Result<Self> {
         let mut places = BTreeMap::new();
         for (number, shard) in shards.iter().enumerate() {
@@ -185,6 +213,21 @@ impl SafeTensors {
         Tensor::from_source(&shard.elements(entry)?, dtype, entry.shape.as_slice().into(), device)
     }
 
+    /// The same for a file whose bytes come later: fetches them first. They are dropped when the device has them.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub async fn load_async(&self, name: &str, device: &Device) -> Result<Tensor> {
+        let _kept = self.fetch(name).await?;
+        self.load(name, device)
+    }
+
+    /// Fetches the bytes of a tensor if they come later.
+    pub(crate) async fn fetch(&self, name: &str) -> Result<Kept<'_>> {
+        let (shard, entry) = self.entry(name)?;
+        shard.bytes.fetch(shard.source.as_deref(), shard.place(entry)).await
+    }
+
     /// Uploads all tensors to a device.
     ///
     /// # Errors
@@ -219,6 +262,24 @@ impl SafeTensors {
     /// dtype.
     pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
         load_all(device, self.names(), |name| self.info(name), |name| self.load(name, device), config)
+    }
+
+    /// The same as [`load_all`](Self::load_all) for a file whose bytes come later. One tensor after the other is
+    /// fetched.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub async fn load_all_async(&self, device: &Device) -> Result<HashMap<String, Tensor>> {
+        self.load_with_async(device, LoadConfig::new()).await
+    }
+
+    /// The same as [`load_with`](Self::load_with) for a file whose bytes come later.
+    ///
+    /// # Errors
+    /// As [`load_with`](Self::load_with).
+    pub async fn load_with_async(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
+        let load = async |name: &str| self.load_async(name, device).await;
+        load_all_async(device, self.names(), |name| self.info(name), load, config).await
     }
 
     /// Writes tensors to a file. An existing file is replaced. Tensors are read from their devices one after the other.
@@ -274,8 +335,13 @@ impl fmt::Debug for SafeTensors {
 }
 
 impl Shard {
-    /// Reads the header, and checks it against the length of the file.
     fn new(bytes: Bytes) -> Result<Self> {
+        let (start, header) = Shard::header(&bytes)?;
+        Ok(Shard { bytes, source: None, start, header })
+    }
+
+    /// Reads the header, and checks it against the length of the file. Returns it, and where the elements begin.
+    fn header(bytes: &Bytes) -> Result<(u64, Metadata)> {
         let fail = |message: String| malformed(&bytes.path, format!("not a safetensors file: {message}"));
         if bytes.length() < LENGTH_BYTES {
             return Err(fail(format!("it has {} bytes", bytes.length())));
@@ -294,7 +360,7 @@ impl Shard {
             let message = format!("the header tells of {expected} bytes of elements, and there are {found}");
             return Err(malformed(&bytes.path, message));
         }
-        Ok(Shard { start, header, bytes })
+        Ok((start, header))
     }
 
     fn dtype(&self, name: &str, entry: &Entry) -> Result<DType> {
@@ -311,8 +377,13 @@ impl Shard {
     }
 
     fn elements(&self, entry: &Entry) -> Result<Part<'_>> {
+        self.bytes.part(self.place(entry))
+    }
+
+    /// Returns where the elements are in the file.
+    fn place(&self, entry: &Entry) -> Range<u64> {
         let (start, end) = entry.data_offsets;
-        self.bytes.part(self.start.saturating_add(start as u64)..self.start.saturating_add(end as u64))
+        self.start.saturating_add(start as u64)..self.start.saturating_add(end as u64)
     }
 }
 

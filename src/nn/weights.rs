@@ -2,7 +2,7 @@
 
 use super::Matrix;
 use crate::base::dtype::DType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
 #[cfg(feature = "gguf")]
 use crate::io::Gguf;
@@ -62,6 +62,18 @@ impl WeightFile {
         }
     }
 
+    /// Returns the names of all tensors.
+    fn names(&self) -> Vec<&str> {
+        match self {
+            #[cfg(feature = "safetensors")]
+            WeightFile::SafeTensors(file) => file.names().collect(),
+            #[cfg(feature = "gguf")]
+            WeightFile::Gguf(file) => file.names().collect(),
+            #[cfg(feature = "npy")]
+            WeightFile::Npz(file) => file.names().collect(),
+        }
+    }
+
     fn load(&self, name: &str, device: &Device) -> Result<Matrix> {
         match self {
             #[cfg(feature = "safetensors")]
@@ -111,7 +123,9 @@ impl Weights {
     /// Loading takes some memory beside the weights, which the device keeps for other tensors. When all weights are
     /// there, [`Device::trim`] gives it back to the driver.
     pub fn new(file: impl Into<WeightFile>, device: &Device) -> Weights {
-        Weights { file: Arc::new(file.into()), prefix: String::new(), device: device.clone(), dtype: None }
+        #[cfg_attr(not(native), allow(clippy::arc_with_non_send_sync, reason = "a source stays in its page"))]
+        let file = Arc::new(file.into());
+        Weights { file, prefix: String::new(), device: device.clone(), dtype: None }
     }
 
     /// Converts floats to this dtype as they are loaded. Without a dtype they stay as in the file. Matrices that are
@@ -166,6 +180,49 @@ impl Weights {
     /// As [`tensor`](Self::tensor).
     pub fn matrix(&self, name: &str) -> Result<Matrix> {
         self.converted(self.file.load(&self.name(name), &self.device)?)
+    }
+
+    /// Fetches the tensors under the prefix if their bytes come later, and calls `load`, which may load each of them.
+    /// Then their bytes are dropped. A model is loaded so layer by layer, and the host never has all of it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "safetensors")] {
+    /// # use marquetry::{DType, Device, Tensor, io::SafeTensors, nn::{Linear, Weights}};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("model.safetensors");
+    /// # let device = Device::best()?;
+    /// # let weight = Tensor::ones((3, 2), DType::F32, &device)?;
+    /// # SafeTensors::save(&path, [("layers.0.weight", &weight), ("layers.1.weight", &weight)])?;
+    /// # pollster::block_on(async {
+    /// let weights = Weights::new(SafeTensors::open(&path)?, &device);
+    /// let mut layers = Vec::new();
+    /// for number in 0..2 {
+    ///     layers.push(weights.at("layers").at(number).load_async(|layer| Linear::load(layer)).await?);
+    /// }
+    /// # assert_eq!(layers.len(), 2);
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for the file's `load_async`; any error of `load`.
+    pub async fn load_async<T, E: From<Error>>(&self, load: impl FnOnce(&Weights) -> Result<T, E>) -> Result<T, E> {
+        let names = self.file.names().into_iter().filter(|name| name.starts_with(&self.prefix));
+        #[cfg(any(feature = "safetensors", feature = "gguf"))]
+        let mut kept = Vec::new();
+        for name in names {
+            match &*self.file {
+                #[cfg(feature = "safetensors")]
+                WeightFile::SafeTensors(file) => kept.push(file.fetch(name).await?),
+                #[cfg(feature = "gguf")]
+                WeightFile::Gguf(file) => kept.push(file.fetch(name).await?),
+                #[cfg(feature = "npy")]
+                WeightFile::Npz(_) => _ = name,
+            }
+        }
+        load(self)
     }
 
     /// Loads several quantised matrices as one, if the file can do that: the rows of each behind those of the one

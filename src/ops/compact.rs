@@ -2,7 +2,7 @@
 //! takes one readback.
 
 use crate::base::dtype::DType;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, Result, check_may_block};
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
 use crate::engine::launch::Launch;
@@ -31,6 +31,7 @@ impl Tensor {
     /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; any error of the computation so far.
     pub fn nonzero(&self) -> Result<Tensor> {
         const OP: &str = "nonzero";
+        check_may_block(OP, "nonzero_async")?;
         let counts = Counts::of(self, OP)?;
         counts.places(counts.all().map_err(Error::named(OP))?, OP)?.coordinates(self.shape())
     }
@@ -63,6 +64,7 @@ impl Tensor {
     /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; any error of the computation so far.
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         const OP: &str = "masked_select";
+        check_may_block(OP, "masked_select_async")?;
         let (x, counts) = self.masked(mask, OP)?;
         x.index_select(&counts.places(counts.all().map_err(Error::named(OP))?, OP)?, 0)
     }

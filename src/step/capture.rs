@@ -10,9 +10,13 @@ use crate::base::shape::{Shape, checked_elements};
 use crate::device::Device;
 use crate::engine::capture::Capture;
 use crate::engine::pool::Buffer;
+use crate::engine::program::Program;
 use crate::lazy::View;
 use crate::tensor::Tensor;
 use std::sync::Arc;
+
+/// The bytes of a block of scalars.
+const BLOCK_BYTES: u64 = (BLOCK_QUADS * QUAD_BYTES) as u64;
 
 /// Declares the inputs and states of a [`Step`]: what the closure of [`Device::capture`] gets.
 pub struct Arguments<'a> {
@@ -66,29 +70,81 @@ impl Device {
         N: Into<String>,
         O: IntoIterator<Item = (N, Tensor)>,
     {
-        let block_bytes = (BLOCK_QUADS * QUAD_BYTES) as u64;
-        let (parts, program, draws) = self.runtime().capture(block_bytes, |capture| {
-            let mut arguments = Arguments {
-                device: self,
-                capture,
-                inputs: Vec::new(),
-                states: Vec::new(),
-                updates: Vec::new(),
-                block: capture.generator().clone(),
-                quads: 1,
-            };
-            let outputs = work(&mut arguments)?;
-            let outputs = arguments.outputs(outputs)?;
-            arguments.write_updates()?;
-            Ok((arguments.inputs, arguments.states, outputs, capture.generator().clone()))
-        })?;
-        let (inputs, states, outputs, generator) = parts;
+        self.step(self.runtime().capture(BLOCK_BYTES, |capture| Parts::of(self, capture, &mut work))?)
+    }
+
+    /// The same without blocking: kernels compile in other threads, or in a browser one by one, while the page goes on.
+    ///
+    /// Only while the closure runs is its work captured. Matrix units are tested as in [`capture`](Self::capture):
+    /// such a test waits for the device. Browsers have none.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// let step = device.capture_async(|args| Ok([("y", args.input("x", (), DType::F32)?.exp()?)])).await?;
+    /// let y = step.run([("x", 0.into())])?;
+    /// assert_eq!(y.get("y")?.to_scalar_async::<f32>().await?, 1.0);
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`capture`](Self::capture).
+    pub async fn capture_async<N, O>(&self, mut work: impl FnMut(&mut Arguments<'_>) -> Result<O>) -> Result<Step>
+    where
+        N: Into<String>,
+        O: IntoIterator<Item = (N, Tensor)>,
+    {
+        let captured = self.runtime().capture_async(BLOCK_BYTES, |capture| Parts::of(self, capture, &mut work)).await?;
+        self.step(captured)
+    }
+
+    fn step(&self, (parts, program, draws): (Parts, Program, u32)) -> Result<Step> {
+        let Parts { inputs, states, outputs, generator } = parts;
         let (program, device) = (Arc::new(program), self.clone());
         let output_names = outputs.iter().map(|output| output.name.clone()).collect();
         let recording = Mutex::new(());
         let step = Step { program, inputs, states, outputs, output_names, draws, generator, device, recording };
         step.compile_runs()?;
         Ok(step)
+    }
+}
+
+/// What a closure has declared and returned.
+struct Parts {
+    inputs: Vec<Argument>,
+    states: Vec<Argument>,
+    outputs: Vec<Argument>,
+    generator: Buffer,
+}
+
+impl Parts {
+    /// Calls the closure, inside a capture.
+    fn of<N, O>(
+        device: &Device,
+        capture: &Capture,
+        work: &mut impl FnMut(&mut Arguments<'_>) -> Result<O>,
+    ) -> Result<Parts>
+    where
+        N: Into<String>,
+        O: IntoIterator<Item = (N, Tensor)>,
+    {
+        let generator = capture.generator().clone();
+        let mut arguments = Arguments {
+            device,
+            capture,
+            inputs: Vec::new(),
+            states: Vec::new(),
+            updates: Vec::new(),
+            block: generator.clone(),
+            quads: 1,
+        };
+        let outputs = work(&mut arguments)?;
+        let outputs = arguments.outputs(outputs)?;
+        arguments.write_updates()?;
+        Ok(Parts { inputs: arguments.inputs, states: arguments.states, outputs, generator })
     }
 }
 
@@ -122,6 +178,33 @@ impl Device {
     {
         let work = |_: &Capture| work()?.into_iter().try_for_each(|tensor| tensor.realize());
         self.runtime().warm_up(work, progress)
+    }
+
+    /// The same without blocking: see [`capture_async`](Self::capture_async).
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// let x = Tensor::rand(0f32, 1.0, (4, 64), &device)?;
+    /// device.warm_up_async(|| Ok([x.tan()?.sum(0)?]), |done, all| println!("{done} of {all} kernels")).await?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`warm_up`](Self::warm_up).
+    pub async fn warm_up_async<O>(
+        &self,
+        mut work: impl FnMut() -> Result<O>,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<()>
+    where
+        O: IntoIterator<Item = Tensor>,
+    {
+        let work = |_: &Capture| work()?.into_iter().try_for_each(|tensor| tensor.realize());
+        self.runtime().warm_up_async(work, progress).await
     }
 }
 
@@ -222,8 +305,7 @@ impl Arguments<'_> {
     /// Takes the next quad of the scalars. Returns its block.
     fn next_quad(&mut self) -> Result<Buffer> {
         if self.quads == BLOCK_QUADS {
-            let bytes = (BLOCK_QUADS * QUAD_BYTES) as u64;
-            self.block = self.device.runtime().allocate_argument(self.capture, bytes)?;
+            self.block = self.device.runtime().allocate_argument(self.capture, BLOCK_BYTES)?;
             self.quads = 0;
         }
         self.quads += 1;

@@ -3,7 +3,7 @@
 use super::Tensor;
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::Element;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, Result, check_may_block};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::engine::transfer::Source;
@@ -197,16 +197,44 @@ impl Tensor {
     /// [`Error::InvalidArgument`] if there is not just one; else as [`to_vec`](Self::to_vec).
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         const OP: &str = "to_scalar";
-        if self.elem_count() != 1 {
-            let message = format!(
-                "takes a tensor of one element, but shape {} has {}; pick one with `i`, or read all with `to_vec`",
-                self.shape(),
-                self.elem_count()
-            );
-            return Err(Error::InvalidArgument { op: OP, message });
-        }
+        self.check_scalar(OP)?;
+        check_may_block(OP, "to_scalar_async")?;
         let elements = self.to_vec::<T>().map_err(Error::named(OP))?;
         Ok(elements[0])
+    }
+
+    /// The same without blocking.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// let x = Tensor::arange(1u32, 5, &device)?;
+    /// assert_eq!(x.sum_all()?.to_scalar_async::<u32>().await?, 10);
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`to_scalar`](Self::to_scalar).
+    pub async fn to_scalar_async<T: Element>(&self) -> Result<T> {
+        const OP: &str = "to_scalar_async";
+        self.check_scalar(OP)?;
+        let elements = self.to_vec_async::<T>().await.map_err(Error::named(OP))?;
+        Ok(elements[0])
+    }
+
+    fn check_scalar(&self, op: &'static str) -> Result<()> {
+        if self.elem_count() == 1 {
+            return Ok(());
+        }
+        let message = format!(
+            "takes a tensor of one element, but shape {} has {}; pick one with `i`, or read all with `to_vec`",
+            self.shape(),
+            self.elem_count()
+        );
+        Err(Error::InvalidArgument { op, message })
     }
 
     /// Returns the tensor on another device, which may be of another backend. Blocks until the elements are computed;
@@ -229,7 +257,38 @@ impl Tensor {
         if self.view.device() == device {
             return Ok(self.clone());
         }
+        check_may_block("to_device", "to_device_async")?;
         let bytes = self.to_bytes().map_err(Error::named("to_device"))?;
+        Tensor::from_raw_buffer(&bytes, self.view.dtype, self.shape(), device)
+    }
+
+    /// The same without blocking.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # pollster::block_on(async {
+    /// let x = Tensor::new([1f32, 2.0], &device)?;
+    /// assert_eq!(x.to_device_async(&device).await?.to_vec_async::<f32>().await?, [1.0, 2.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// # })?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`to_device`](Self::to_device).
+    pub async fn to_device_async(&self, device: &Device) -> Result<Tensor> {
+        const OP: &str = "to_device_async";
+        if self.view.device() == device {
+            return Ok(self.clone());
+        }
+        let bytes = match self.view.readable().map_err(Error::named(OP))? {
+            None => Vec::new(),
+            Some((buffer, source)) => {
+                let runtime = self.view.device().runtime();
+                runtime.read_async(&buffer, &source, <[u8]>::to_vec).await.map_err(Error::named(OP))?
+            }
+        };
         Tensor::from_raw_buffer(&bytes, self.view.dtype, self.shape(), device)
     }
 

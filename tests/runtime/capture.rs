@@ -627,7 +627,7 @@ fn warming_up_compiles_what_the_work_needs(device: &Device) -> Result<()> {
 }
 
 /// The message of an error about a wrong argument.
-fn message<T>(result: Result<T>) -> String {
+pub fn message<T>(result: Result<T>) -> String {
     match result {
         Err(error @ Error::InvalidArgument { .. }) => error.to_string(),
         Err(other) => panic!("another error: {other}"),

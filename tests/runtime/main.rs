@@ -22,6 +22,7 @@ macro_rules! on_each_device {
     };
 }
 
+mod asynchronous;
 mod capture;
 mod fusion;
 mod kv_cache;

@@ -213,6 +213,12 @@ impl Backend for WebGpuBackend {
         Ok(())
     }
 
+    #[cfg(not(native))]
+    fn notify(&self, _: Ticket, done: Box<dyn FnOnce() + Send>) {
+        // The batch has been submitted, so it is among the work that this is about.
+        self.gpu.queue.on_submitted_work_done(done);
+    }
+
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback) {
         match self.gpu.check_lost().and_then(|()| self.buffers.get(buffer, "read")) {
             Ok(buffer) => self.reads.begin(buffer, bytes, after, done),

@@ -32,6 +32,7 @@ const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 const CHUNK: u64 = 32 << 10;
 
 /// What a header says about a tensor.
+#[derive(Clone)]
 pub(super) struct Tensor {
     /// The number of the file among the shards.
     pub shard: usize,

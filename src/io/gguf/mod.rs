@@ -8,7 +8,8 @@ mod value;
 
 pub use value::{GgufArray, GgufField, GgufValue};
 
-use super::file::{Bytes, Part};
+use super::file::{Bytes, Kept, Part};
+use super::range_source::RangeSource;
 use super::{foreign_dtype, malformed, missing};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A type of the format: its number and name, and the elements and bytes of a block.
 struct Type {
@@ -114,8 +116,18 @@ const DTYPES: [DType; 7] = [DType::F32, DType::F16, DType::BF16, DType::F64, DTy
 /// ```
 pub struct Gguf {
     shards: Vec<Bytes>,
+    /// Where the bytes of each file come from, if they come later.
+    sources: Vec<Arc<dyn RangeSource>>,
     tensors: BTreeMap<String, header::Tensor>,
     metadata: BTreeMap<String, GgufValue>,
+}
+
+/// The headers of files.
+#[derive(Default)]
+struct Headers {
+    tensors: BTreeMap<String, header::Tensor>,
+    /// Of each file.
+    metadata: Vec<BTreeMap<String, GgufValue>>,
 }
 
 /// What a GGUF file says about a tensor in it.
@@ -177,15 +189,52 @@ impl Gguf {
         Gguf::new(vec![Bytes::owned(bytes.into())])
     }
 
-    fn new(shards: Vec<Bytes>) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        let mut metadata: Vec<BTreeMap<String, GgufValue>> = Vec::new();
-        for (number, bytes) in shards.iter().enumerate() {
-            metadata.push(header::read(bytes, number, &mut tensors)?);
+    /// Opens a file whose bytes come later. Fetches only its header. Its tensors are loaded by
+    /// [`load_async`](Self::load_async) and others whose names end so.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_async(source: impl RangeSource + 'static) -> Result<Self> {
+        Gguf::open_shards_async([source]).await
+    }
+
+    /// Opens the parts of a split file as one, whose bytes come later.
+    ///
+    /// # Errors
+    /// As [`open_shards`](Self::open_shards).
+    pub async fn open_shards_async(sources: impl IntoIterator<Item = impl RangeSource + 'static>) -> Result<Self> {
+        let (mut shards, mut kept): (Vec<Bytes>, Vec<Arc<dyn RangeSource>>) = (Vec::new(), Vec::new());
+        let mut headers = Headers::default();
+        for source in sources {
+            let bytes = Bytes::open_async(&source).await?;
+            // An attempt that misses bytes leaves no tensors behind.
+            let read = |bytes: &Bytes| {
+                let mut tensors = headers.tensors.clone();
+                let metadata = header::read(bytes, shards.len(), &mut tensors)?;
+                Ok((tensors, metadata))
+            };
+            let (tensors, metadata) = bytes.read_start(&source, read).await?;
+            headers.tensors = tensors;
+            headers.metadata.push(metadata);
+            shards.push(bytes);
+            kept.push(Arc::new(source));
         }
+        Gguf::from_headers(shards, kept, headers)
+    }
+
+    fn new(shards: Vec<Bytes>) -> Result<Self> {
+        let mut headers = Headers::default();
+        for (number, bytes) in shards.iter().enumerate() {
+            headers.metadata.push(header::read(bytes, number, &mut headers.tensors)?);
+        }
+        Gguf::from_headers(shards, Vec::new(), headers)
+    }
+
+    fn from_headers(shards: Vec<Bytes>, sources: Vec<Arc<dyn RangeSource>>, headers: Headers) -> Result<Self> {
+        let Headers { tensors, mut metadata } = headers;
         let first = check_parts(&shards, &metadata, tensors.len())?;
         let metadata = if metadata.is_empty() { BTreeMap::new() } else { metadata.swap_remove(first) };
-        Ok(Gguf { shards, tensors, metadata })
+        Ok(Gguf { shards, sources, tensors, metadata })
     }
 
     /// Returns what the file says about itself, by key. [`get`](Self::get) gives values of known types.
@@ -292,6 +341,32 @@ impl Gguf {
                 Err(malformed(&self.shards[tensor.shard].path, message))
             }
         }
+    }
+
+    /// The same as [`load`](Self::load) for a file whose bytes come later: fetches them first. They are dropped when
+    /// the device has them.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub async fn load_async(&self, name: &str, device: &Device) -> Result<Tensor> {
+        let _kept = self.fetch(name).await?;
+        self.load(name, device)
+    }
+
+    /// The same as [`load_quantized`](Self::load_quantized) for a file whose bytes come later.
+    ///
+    /// # Errors
+    /// As [`load_quantized`](Self::load_quantized).
+    pub async fn load_quantized_async(&self, name: &str, device: &Device) -> Result<QuantizedTensor> {
+        let _kept = self.fetch(name).await?;
+        self.load_quantized(name, device)
+    }
+
+    /// Fetches the bytes of a tensor if they come later.
+    pub(crate) async fn fetch(&self, name: &str) -> Result<Kept<'_>> {
+        let tensor = self.tensor(name)?;
+        let source = self.sources.get(tensor.shard).map(|source| &**source);
+        self.shards[tensor.shard].fetch(source, tensor.range.clone()).await
     }
 
     /// Uploads several quantised matrices as one: the rows of each behind those of the one before. Returns `None` if
