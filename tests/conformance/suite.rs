@@ -1,25 +1,23 @@
-//! The list of all cases, and the trials made of it: each case on each device.
+//! The list of all cases.
 
-use crate::{captured, cases, devices, full_tier, report};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use marquetry::Device;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How a case ends. Any error becomes a failure by `?`.
 pub type Outcome<T = ()> = Result<T, Failed>;
 
-struct Case {
-    op: &'static str,
+pub struct Case {
+    pub op: &'static str,
     /// What of the operation is tried, such as `f32::transposed`.
-    variant: String,
-    run: Arc<dyn Fn(&Device) -> Outcome + Send + Sync>,
+    pub variant: String,
+    pub run: Arc<dyn Fn(&Device) -> Outcome + Send + Sync>,
 }
 
 /// Collects the cases.
 #[derive(Default)]
 pub struct Suite {
-    cases: Vec<Case>,
+    pub cases: Vec<Case>,
 }
 
 impl Suite {
@@ -33,57 +31,6 @@ impl Suite {
     }
 }
 
-/// Every case on every device of this run.
-pub fn trials() -> Vec<Trial> {
-    let mut suite = Suite::default();
-    cases::add_all(&mut suite);
-    let mut trials = Vec::new();
-    // Operations, and the first words of variants, mostly dtypes.
-    let mut kinds: HashSet<(&str, &str)> = HashSet::new();
-    for case in &suite.cases {
-        let is_first = kinds.insert((case.op, case.variant.split("::").next().unwrap_or_default()));
-        for device in devices::selected() {
-            if !is_tried(case, is_first, device) {
-                continue;
-            }
-            let (op, run) = (case.op, case.run.clone());
-            if captured::is_chosen(op, &case.variant, device) {
-                let run = run.clone();
-                let name = format!("{device}::captured::{op}::{}", case.variant);
-                trials.push(Trial::test(name, move || {
-                    let device = devices::open(device)?;
-                    let failure = captured::try_captured(&*run, &device).err();
-                    let missing = failure.as_ref().and_then(|failed| missing_feature(&device, failed));
-                    if missing.is_some() { Ok(()) } else { failure.map_or(Ok(()), Err) }
-                }));
-            }
-            let variant = case.variant.clone();
-            trials.push(Trial::test(format!("{device}::{op}::{variant}"), move || {
-                let device_here = devices::open(device)?;
-                let failure = run(&device_here).err();
-                let missing = failure.as_ref().and_then(|failed| missing_feature(&device_here, failed));
-                report::ended(op, &variant, device, failure.as_ref().map_or(Ok(()), |_| Err(missing)));
-                if missing.is_some() { Ok(()) } else { failure.map_or(Ok(()), Err) }
-            }));
-        }
-    }
-    trials
-}
-
-/// Whether a case is tried on a device. `is_first` tells whether it is the first of its operation and dtype. If the
-/// quick tier tries all devices, each case is tried on Vulkan or on WebGPU, and a third of them on Level Zero.
-fn is_tried(case: &Case, is_first: bool, device: &str) -> bool {
-    if is_first || full_tier() || !devices::are_all_selected() {
-        return true;
-    }
-    let number = number(&format!("{}::{}", case.op, case.variant));
-    match device {
-        "vulkan" => number.is_multiple_of(2),
-        "webgpu" => !number.is_multiple_of(2),
-        _ => number.is_multiple_of(3),
-    }
-}
-
 /// Returns a number by which names are shared out: the upper half of a hash, FNV-1a.
 pub fn number(name: &str) -> u64 {
     let hash = name
@@ -93,11 +40,7 @@ pub fn number(name: &str) -> u64 {
 }
 
 /// The feature for want of which a case failed: one that the device does not claim to have, and that the error names.
-/// Only PoCL, on which the Level Zero driver of the tests can run, may lack any.
-fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
-    if !devices::on_pocl() {
-        return None;
-    }
+pub fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
     let features = device.info().features;
     let lacking = [
         (features.f16, "16-bit floats"),

@@ -14,17 +14,12 @@ use half::f16;
 use marquetry::nn::Linear;
 use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
 use safetensors::SafeTensors;
-use std::path::Path;
-use std::sync::LazyLock;
 
-static DATA: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantized.safetensors");
-    std::fs::read(path).expect("the reference of quantised weights")
-});
+static DATA: &[u8] = include_bytes!("../../data/quantized.safetensors");
 
 /// The bytes of an entry of the reference.
 fn entry(name: &str) -> Vec<u8> {
-    let file = SafeTensors::deserialize(&DATA).expect("the reference can be read");
+    let file = SafeTensors::deserialize(DATA).expect("the reference can be read");
     file.tensor(name).expect("an entry of the reference").data().to_vec()
 }
 

@@ -1,0 +1,9 @@
+//! Makes the JavaScript around a WebAssembly program, as the program `wasm-bindgen` does: `marquetry-bindgen IN.wasm OUT`.
+
+use anyhow::Context;
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (input, output) = arguments.next().zip(arguments.next()).context("usage: marquetry-bindgen IN.wasm OUT")?;
+    wasm_bindgen_cli_support::Bindgen::new().input_path(input).web(true)?.omit_default_module_path(false).typescript(false).generate(output)
+}

@@ -1,0 +1,25 @@
+# shellcheck shell=bash
+# What runs programs for browsers: Chromium, and npm's packages that steer it and shrink WebAssembly.
+
+readonly PLAYWRIGHT_VERSION=1.65.1
+readonly BINARYEN_VERSION=132.0.0
+
+want_browser() {
+  [ -n "$(browser)" ] || want chromium "Chromium, for tests in a browser"
+  has node || want nodejs "Node.js, which steers the browser"
+  has npm || want npm "npm, which brings packages for Node.js"
+}
+
+install_browser() {
+  npm_install playwright-core $PLAYWRIGHT_VERSION
+  npm_install binaryen $BINARYEN_VERSION
+  # `make check` builds for browsers too, and tells if the target is missing.
+  ! has rustup || quietly rustup target add wasm32-unknown-unknown || true
+}
+
+check_browser() {
+  check "browser" "$(browser)" "package chromium, or MARQUETRY_BROWSER=program"
+  check "playwright-core" "$(npm_version playwright-core)" "npm package playwright-core"
+}
+
+browser() { command -v "${MARQUETRY_BROWSER:-chromium}" || true; }
