@@ -10,6 +10,8 @@
 mod each_device;
 #[path = "../examples/search/model.rs"]
 mod model;
+#[path = "../examples/search/folder.rs"]
+mod model_folder;
 #[path = "../examples/search/tokens.rs"]
 mod tokens;
 
@@ -38,8 +40,7 @@ fn folder() -> PathBuf {
 }
 
 fn load(device: &Device) -> (Model, Tokens) {
-    let loaded = Model::load(&folder(), device).and_then(|model| Ok((model, Tokens::load(&folder())?)));
-    loaded.unwrap_or_else(|error| panic!("`make setup` brings the model: {error:#}"))
+    model_folder::load(&folder(), device).unwrap_or_else(|error| panic!("`make setup` brings the model: {error:#}"))
 }
 
 /// A sentence with its tokens and the expected results.

@@ -21,6 +21,8 @@ mod run;
 mod statistics;
 mod table;
 
+#[path = "../../examples/search/folder.rs"]
+mod folder;
 #[allow(dead_code, reason = "the example uses more of it")]
 #[path = "../../examples/search/model.rs"]
 mod model;

@@ -5,21 +5,23 @@
 //! cargo run --release --example search -- --query "how do plants make food from sunlight?"
 //! ```
 
+mod folder;
 mod index;
 mod model;
 mod tokens;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use index::Index;
+use index::{Index, Line};
+use indicatif::{ProgressBar, ProgressStyle};
 use marquetry::Device;
-use model::Model;
+use pollster::block_on;
 use std::io::{BufRead, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokens::Tokens;
 
 /// Search a text by meaning with all-MiniLM-L6-v2
 #[derive(Parser)]
@@ -64,19 +66,22 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let start = Instant::now();
-    let lines = index::read_lines(&args.file)?;
+    let lines = read_lines(&args.file)?;
     check_model(&args.model)?;
 
     let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
     writeln!(out, "device: {device}")?;
     let open = start.elapsed();
 
-    let tokens = Tokens::load(&args.model)?;
-    let model = Model::load(&args.model, &device)?;
+    let (model, tokens) = folder::load(&args.model, &device)?;
     device.synchronize()?;
     let load = start.elapsed() - open;
 
-    let index = Index::build(lines, args.batch.get(), model, tokens)?;
+    let style = ProgressStyle::with_template("embedding {bar:40} {pos}/{len} lines, {per_sec}, {eta} left")?;
+    let bar = ProgressBar::new(lines.len() as u64).with_style(style);
+    let progress = |done| bar.set_position(done as u64);
+    let index = block_on(Index::build(lines, args.batch.get(), Rc::new(model), Rc::new(tokens), progress))?;
+    bar.finish_and_clear();
     let embed = start.elapsed() - open - load;
     let rate = index.len() as f64 / embed.as_secs_f64();
     writeln!(out, "sentences: {} in {}, {rate:.1} sentences/s", index.len(), args.file.display())?;
@@ -86,6 +91,14 @@ fn run(args: &Args) -> Result<()> {
         Some(query) => answer(&index, query, args.top.get(), &mut times, &mut out),
         None => converse(&index, args.top.get(), &mut times, &mut out),
     }
+}
+
+/// Reads the lines of a file that are not blank.
+fn read_lines(path: &Path) -> Result<Vec<Line>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = index::lines(&text);
+    ensure!(!lines.is_empty(), "{} has no text in it", path.display());
+    Ok(lines)
 }
 
 /// Reports missing files before the device is opened.
@@ -118,7 +131,7 @@ fn converse(index: &Index, top: usize, times: &mut Option<Times>, out: &mut impl
 /// Prints the best matches for a query. After the first query, it prints how long it took to get there.
 fn answer(index: &Index, query: &str, top: usize, times: &mut Option<Times>, out: &mut impl Write) -> Result<()> {
     let start = Instant::now();
-    let matches = index.search(query, top)?;
+    let matches = block_on(index.search(query, top))?;
     let took = start.elapsed();
     writeln!(out, "\n{query}")?;
     for (place, (similarity, line)) in matches.into_iter().enumerate() {

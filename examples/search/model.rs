@@ -2,11 +2,10 @@
 //!
 //! N. Reimers and I. Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use marquetry::io::SafeTensors;
 use marquetry::nn::{Embedding, LayerNorm, Linear, Weights};
 use marquetry::{AttentionConfig, Device, Tensor};
-use std::path::Path;
 use tokenizers::Encoding;
 
 const LAYERS: usize = 6;
@@ -107,20 +106,15 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads `model.safetensors` in a folder.
-    pub fn load(folder: &Path, device: &Device) -> Result<Self> {
-        let path = folder.join("model.safetensors");
-        Model::from_file(&path, device).with_context(|| format!("{} is not this model", path.display()))
-    }
-
-    fn from_file(path: &Path, device: &Device) -> Result<Self> {
-        let weights = Weights::new(SafeTensors::open(path)?, device);
-        let layer = |i| Layer::load(&weights.at(format!("encoder.layer.{i}")));
-        Ok(Model {
-            embeddings: Embeddings::load(&weights.at("embeddings"))?,
-            layers: (0..LAYERS).map(layer).collect::<Result<_>>()?,
-            device: device.clone(),
-        })
+    /// Loads the model, layer by layer. The file may be elsewhere.
+    pub async fn load(file: SafeTensors, device: &Device) -> Result<Self> {
+        let weights = Weights::new(file, device);
+        let embeddings = weights.at("embeddings").load_async(Embeddings::load).await?;
+        let mut layers = Vec::new();
+        for i in 0..LAYERS {
+            layers.push(weights.at(format!("encoder.layer.{i}")).load_async(Layer::load).await?);
+        }
+        Ok(Model { embeddings, layers, device: device.clone() })
     }
 
     /// Returns the tokens' vectors `[batch, tokens, hidden]` from their ids and their mask, both `[batch, tokens]`.

@@ -1,7 +1,6 @@
 //! Text to tokens.
 
-use anyhow::{Context, Error, Result};
-use std::path::Path;
+use anyhow::{Error, Result};
 use tokenizers::{Encoding, PaddingParams, Tokenizer, TruncationParams};
 
 /// The most tokens of a text that the model was trained on.
@@ -11,16 +10,15 @@ const MAX_TOKENS: usize = 256;
 pub struct Tokens(Tokenizer);
 
 impl Tokens {
-    /// Reads `tokenizer.json` in a folder. Its padding and length are for another use, and ignored.
-    pub fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join("tokenizer.json");
+    /// Takes the text of a `tokenizer.json`. Its padding and length are for another use, and ignored.
+    pub fn new(json: &[u8]) -> Result<Self> {
         let load = || {
-            let mut tokenizer = Tokenizer::from_file(&path)?;
+            let mut tokenizer = Tokenizer::from_bytes(json)?;
             let truncation = TruncationParams { max_length: MAX_TOKENS, ..Default::default() };
             tokenizer.with_truncation(Some(truncation))?.with_padding(Some(PaddingParams::default()));
             Ok(Tokens(tokenizer))
         };
-        load().map_err(Error::from_boxed).with_context(|| format!("cannot read {}", path.display()))
+        load().map_err(Error::from_boxed)
     }
 
     /// Returns the tokens of each text, padded to the longest one.

@@ -5,5 +5,10 @@ use anyhow::Context;
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let (input, output) = arguments.next().zip(arguments.next()).context("usage: marquetry-bindgen IN.wasm OUT")?;
-    wasm_bindgen_cli_support::Bindgen::new().input_path(input).web(true)?.omit_default_module_path(false).typescript(false).generate(output)
+    wasm_bindgen_cli_support::Bindgen::new()
+        .input_path(input)
+        .web(true)?
+        .omit_default_module_path(false)
+        .typescript(false)
+        .generate(output)
 }

@@ -2,8 +2,6 @@
 
 use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{ensure_close, numbers};
-use crate::model::Model;
-use crate::tokens::Tokens;
 use anyhow::{Context, Result};
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -29,8 +27,8 @@ pub fn case(folder: &Path) -> Result<Case> {
         bound: Bound::Fma,
         prepare: Box::new(move |device| {
             let sentences: Vec<&str> = samples.iter().map(|sample| &*sample.sentence).cycle().take(BATCH).collect();
-            let encodings = Tokens::load(&folder)?.encode(&sentences)?;
-            let model = Model::load(&folder, device)?;
+            let (model, tokens) = crate::folder::load(&folder, device)?;
+            let encodings = tokens.encode(&sentences)?;
             Ok(Prepared::alone(move |_| model.embed(&encodings), check))
         }),
     })
