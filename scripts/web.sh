@@ -20,7 +20,7 @@ target/release/marquetry-bindgen "target/$target/$profile/$program.wasm" "$folde
 # What npm brings makes it a fourth smaller.
 if [ "$profile" = web ] && [ -f target/node/node_modules/binaryen/bin/wasm-opt ]; then
   wasm=$folder/${program}_bg.wasm
-  node target/node/node_modules/binaryen/bin/wasm-opt -Os --enable-bulk-memory --enable-nontrapping-float-to-int \
+  node target/node/node_modules/binaryen/bin/wasm-opt -Oz --enable-bulk-memory --enable-nontrapping-float-to-int \
     --enable-reference-types --enable-sign-ext --enable-mutable-globals --enable-multivalue -o "$wasm.small" "$wasm"
   mv "$wasm.small" "$wasm"
 fi

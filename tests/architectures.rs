@@ -44,7 +44,7 @@ fn load(architecture: &str, dtype: DType, device: &Device) -> Model {
 /// Loads a model for sequences of at most `capacity` tokens.
 fn load_for(architecture: &str, capacity: usize, dtype: DType, device: &Device) -> Model {
     let file = Gguf::open(folder().join(format!("{architecture}.gguf"))).unwrap();
-    Model::load(file, capacity, dtype, device).unwrap()
+    pollster::block_on(Model::load(file, capacity, dtype, device)).unwrap()
 }
 
 fn full_tier() -> bool {

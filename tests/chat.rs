@@ -70,7 +70,7 @@ fn file() -> Gguf {
 }
 
 fn load(device: &Device) -> Model {
-    Model::load(file(), CAPACITY, DType::F32, device).unwrap()
+    pollster::block_on(Model::load(file(), CAPACITY, DType::F32, device)).unwrap()
 }
 
 fn samples() -> BTreeMap<String, Sample> {
@@ -473,7 +473,7 @@ fn conversations_may_be_longer_than_the_context_and_the_window() {
 
     let (capacity, max_tokens) = (300, 40);
     let file = Gguf::open(root("tests/data/architectures/phi3.gguf")).unwrap();
-    let model = Model::load(file, capacity, DType::F32, &each_device::open("vulkan")).unwrap();
+    let model = pollster::block_on(Model::load(file, capacity, DType::F32, &each_device::open("vulkan"))).unwrap();
     assert_eq!((model.config.vocabulary, model.config.window_of_all()), (vocabulary.tokens.len(), Some(20)));
     let cache = model.cache(1, capacity, None).unwrap();
     let mut chat = Chat::new(Decoder::new(model, cache, 1, capacity, true).unwrap(), tokens);
@@ -481,7 +481,9 @@ fn conversations_may_be_longer_than_the_context_and_the_window() {
     for turn in 0..12 {
         let message = format!("this is message number {turn}");
         let sampling = Sampling::default().seed(turn);
-        let reply = chat.reply(&message, &sampling, max_tokens, &AtomicBool::new(false), |_| Ok(())).unwrap();
+        let reply =
+            pollster::block_on(chat.reply(&message, &sampling, max_tokens, &AtomicBool::new(false), |_| Ok(())))
+                .unwrap();
         assert_eq!(chat.replies(), turn + 1);
         assert!(reply.tokens <= max_tokens);
         computed.push(reply.prompt_tokens);

@@ -165,7 +165,7 @@ impl Config {
     }
 
     /// Returns the rotary embedding of layers that see all tokens, and that of the others, for `length` positions.
-    pub fn ropes(&self, file: &Gguf, length: usize, device: &Device) -> Result<[Rope; 2]> {
+    pub async fn ropes(&self, file: &Gguf, length: usize, device: &Device) -> Result<[Rope; 2]> {
         let fields = Fields { file, name: self.architecture.name };
         let plain = |base: f64| -> Vec<f64> {
             (0..self.rotated / 2).map(|pair| base.powf(-2.0 * pair as f64 / self.rotated as f64)).collect()
@@ -189,7 +189,7 @@ impl Config {
             if !file.names().any(|other| other == name) {
                 continue;
             }
-            let factors = file.load(&name, device)?.to_vec::<f32>()?;
+            let factors = file.load_async(&name, device).await?.to_vec_async::<f32>().await?;
             let (found, pairs) = (factors.len(), frequencies.len());
             ensure!(found == pairs, "`{name}` has {found} factors for {pairs} pairs of features");
             frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= f64::from(factor));

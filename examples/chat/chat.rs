@@ -7,7 +7,8 @@ use marquetry::Tensor;
 use marquetry::nn::Sampling;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use web_time::Instant;
 
 /// Why a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -56,7 +57,7 @@ impl Chat {
 
     /// Replies to a message, with at most so many tokens. Calls `write` with each piece of text, and ends early if
     /// `stop` becomes true.
-    pub fn reply(
+    pub async fn reply(
         &mut self,
         message: &str,
         sampling: &Sampling,
@@ -75,7 +76,7 @@ impl Chat {
         let start = Instant::now();
         let first = self.decoder.prompt(&[&ids[common..]])?;
         self.cached.extend(&ids[common..]);
-        read(&first)?;
+        read(&first).await?;
         let prompt_time = start.elapsed();
         let start = Instant::now();
         let (mut text, mut tokens) = (String::new(), 0);
@@ -85,7 +86,7 @@ impl Chat {
             let may_follow = tokens + 1 < max_tokens && self.cached.len() < capacity;
             // The device computes the next token while the host reads this one and writes its text.
             let following = may_follow.then(|| self.decoder.advance(&newest)).transpose()?;
-            let token = read(&newest)?;
+            let token = read(&newest).await?;
             if stop.load(Ordering::Relaxed) {
                 break Stop::Interrupted;
             }
@@ -142,8 +143,8 @@ impl Chat {
 }
 
 /// Waits for a token.
-fn read(token: &Tensor) -> Result<u32> {
-    Ok(token.to_vec::<u32>()?[0])
+async fn read(token: &Tensor) -> Result<u32> {
+    Ok(token.to_vec_async::<u32>().await?[0])
 }
 
 fn rate(tokens: usize, time: Duration) -> f64 {

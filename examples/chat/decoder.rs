@@ -8,6 +8,9 @@ use marquetry::{DType, Step, Tensor};
 /// The tokens of prompts that are computed at a time. The memory for them grows with their number.
 const CHUNK: usize = 512;
 
+/// The tokens of a prompt whose kernels are compiled before there is one.
+const WARM_UP: usize = 40;
+
 /// A model, and sequences in its cache.
 pub struct Decoder {
     pub model: Model,
@@ -49,6 +52,29 @@ impl Decoder {
         }
         self.cache.rewind(sequence, 0)?;
         Ok(0)
+    }
+
+    /// Compiles the kernels of a short prompt, and of a token that follows it. `progress` is told how many of them are
+    /// done, and how many there are. The cache is empty before and after it.
+    #[allow(dead_code, reason = "only pages use it")]
+    pub async fn warm_up(&mut self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        for sequence in 0..self.sequences.len() {
+            self.sampler.start(sequence, &Sampling::default())?;
+        }
+        for tokens in [WARM_UP, 1] {
+            let more: Vec<_> = self.sequences.iter().map(|&sequence| (sequence, tokens)).collect();
+            self.cache.extend(&more)?;
+            let ids = Tensor::zeros(tokens * more.len(), DType::U32, self.model.device())?;
+            let work = || {
+                let vectors = self.model.forward(&ids, &self.cache)?;
+                Ok([self.sampler.sample(&self.model.logits(&vectors.narrow(0, 0, more.len())?)?)?])
+            };
+            self.model.device().warm_up_async(work, &mut progress).await?;
+            for &sequence in &self.sequences {
+                self.cache.rewind(sequence, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// Appends a prompt to each sequence. Returns the tokens `(sequences)` that follow them.

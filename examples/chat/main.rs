@@ -22,6 +22,7 @@ use marquetry::io::Gguf;
 use marquetry::nn::Sampling;
 use marquetry::{BlockFormat, DType, Device};
 use model::Model;
+use pollster::block_on;
 use serde_json::json;
 use std::io::{BufRead, Write};
 use std::num::NonZeroUsize;
@@ -181,7 +182,7 @@ fn load(path: &Path, batch: Option<&[String]>, args: &Args, device: &Device) -> 
         capacity = capacity.min(longest + args.max_tokens.get());
     }
     let sequences = batch.map_or(1, <[String]>::len);
-    let model = Model::load(file, capacity, args.dtype.into(), device)?;
+    let model = block_on(Model::load(file, capacity, args.dtype.into(), device))?;
     let cache = model.cache(sequences, capacity, args.packed_cache.then_some(BlockFormat::Q8_0))?;
     Ok((Decoder::new(model, cache, sequences, capacity, !args.no_capture)?, tokens))
 }
@@ -227,13 +228,13 @@ fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result
     REPLYING.store(true, Ordering::Relaxed);
     // Before the reply: of the model, and of the cache as far as it is filled.
     let device_bytes = device.memory_stats().reserved;
-    let reply = chat.reply(prompt, &sampling, args.max_tokens.get(), &STOP, |piece| {
+    let reply = block_on(chat.reply(prompt, &sampling, args.max_tokens.get(), &STOP, |piece| {
         if !args.json {
             write!(out, "{piece}")?;
             out.flush()?;
         }
         Ok(())
-    });
+    }));
     REPLYING.store(false, Ordering::Relaxed);
     let reply = reply?;
     if args.json {

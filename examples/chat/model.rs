@@ -181,21 +181,25 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a model for sequences of at most `capacity` tokens, which computes in `dtype`.
-    pub fn load(file: Gguf, capacity: usize, dtype: DType, device: &Device) -> Result<Self> {
+    /// Loads a model for sequences of at most `capacity` tokens, which computes in `dtype`. The file may be elsewhere.
+    pub async fn load(file: Gguf, capacity: usize, dtype: DType, device: &Device) -> Result<Self> {
         let config = Config::read(&file)?;
-        let ropes = config.ropes(&file, capacity, device)?;
+        let ropes = config.ropes(&file, capacity, device).await?;
         let weights = Weights::new(WeightFile::from(file), device).dtype(dtype);
-        let embedding = Embedding::load(&weights.at("token_embd"))?.dtype(dtype);
+        let embedding = weights.at("token_embd").load_async(Embedding::load).await?.dtype(dtype);
         // Many small models compute their logits with the matrix of the embedding.
         let head = match weights.contains("output.weight") {
-            true => Linear::load(&weights.at("output"))?,
+            true => weights.at("output").load_async(Linear::load).await?,
             false => embedding.tied(),
         };
-        let layer = |i| Layer::load(&weights.at(format!("blk.{i}")), &config, i).with_context(|| format!("layer {i}"));
+        let mut layers = Vec::new();
+        for i in 0..config.layers {
+            let layer = weights.at(format!("blk.{i}")).load_async(|layer| Layer::load(layer, &config, i)).await;
+            layers.push(layer.with_context(|| format!("layer {i}"))?);
+        }
         let model = Model {
-            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
-            norm: RmsNorm::load(&weights.at("output_norm"), config.eps)?,
+            layers,
+            norm: weights.at("output_norm").load_async(|weights| RmsNorm::load(weights, config.eps)).await?,
             ropes,
             dtype,
             device: device.clone(),
