@@ -23,8 +23,13 @@ FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,we
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
 BROWSER_TARGET := wasm32-unknown-unknown
 
-.PHONY: help setup setup-demo setup-plots demo demo-ocr demo-chat test test-full test-list ops bench bench-check bench-save \
-  plots check
+# How many cases `make test-web` runs, and what they are drawn by.
+WEB_CASES ?= 1000
+SEED ?= $(shell git rev-parse HEAD 2>/dev/null)
+PORT ?= 8080
+
+.PHONY: help setup setup-demo setup-web setup-plots demo demo-ocr demo-chat demo-web pages test test-full test-list test-web \
+  test-web-full ops bench bench-check bench-save plots check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,12 +49,30 @@ demo-ocr: setup-demo ## read the text in a picture: make demo-ocr PICTURE=file
 demo-chat: setup-demo ## ask a small language model: make demo-chat PROMPT="..."
 	$(CARGO) run --release --features gguf --example chat -- --prompt "$(PROMPT)"
 
+setup-web:
+	@scripts/setup.sh web
+
+pages: setup-web ## build the pages for browsers into target/web/pages
+	@CARGO="$(CARGO)" scripts/pages.sh
+
+demo-web: pages ## search and chat in a browser: make demo-web PORT=8080
+	@node scripts/serve.mjs target/web/pages $(PORT)
+
 # With LEVEL_ZERO_RUNTIME=pocl, the Level Zero driver of the tests runs on PoCL.
 test: setup ## the quick tier of the tests (tests/runs.toml), or one run of it: make test RUN=name
 	@CARGO="$(CARGO)" scripts/test.py $(or $(RUN),quick)
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	@CARGO="$(CARGO)" scripts/test.py full
+
+test-web: setup-web ## cases of the conformance suite in a headless Chromium: make test-web WEB_CASES=1000 SEED=commit
+	@CARGO="$(CARGO)" scripts/web.sh marquetry-web-tests web-test target/web/tests
+	@cp tests/web/index.html target/web/tests/
+	node tests/web/run.mjs target/web/tests --cases $(WEB_CASES) --seed "$(SEED)"
+
+test-web-full: pages ## more cases in a browser, and both pages from end to end
+	$(MAKE) test-web WEB_CASES=5000
+	node tests/web/pages.mjs target/web/pages --chat
 
 test-list: ## print the runs of both tiers, as commands
 	@scripts/test.py --list

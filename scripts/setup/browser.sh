@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# What runs programs for browsers: Chromium, and npm's packages that steer it and shrink WebAssembly.
+# What runs programs for browsers: Chromium, and npm's packages that steer it, shrink WebAssembly and serve pages.
 
 readonly PLAYWRIGHT_VERSION=1.65.1
 readonly BINARYEN_VERSION=132.0.0
+readonly SIRV_VERSION=3.0.2
 
 want_browser() {
   [ -n "$(browser)" ] || want chromium "Chromium, for tests in a browser"
@@ -13,6 +14,7 @@ want_browser() {
 install_browser() {
   npm_install playwright-core $PLAYWRIGHT_VERSION
   npm_install binaryen $BINARYEN_VERSION
+  npm_install sirv $SIRV_VERSION
   # `make check` builds for browsers too, and tells if the target is missing.
   ! has rustup || quietly rustup target add wasm32-unknown-unknown || true
 }

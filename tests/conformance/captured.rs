@@ -7,7 +7,8 @@
 use crate::compare::{download, upload};
 use crate::full_tier;
 use crate::reference::{ArrayD, array};
-use crate::suite::{Outcome, number};
+use crate::suite::Outcome;
+use crate::trials::number;
 use marquetry::{DType, Device, Tensor};
 use std::cell::RefCell;
 use std::collections::VecDeque;

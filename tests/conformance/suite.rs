@@ -31,14 +31,6 @@ impl Suite {
     }
 }
 
-/// Returns a number by which names are shared out: the upper half of a hash, FNV-1a.
-pub fn number(name: &str) -> u64 {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    hash >> 32
-}
-
 /// The feature for want of which a case failed: one that the device does not claim to have, and that the error names.
 pub fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
     let features = device.info().features;

@@ -1,6 +1,6 @@
 //! The trials made of the cases: each on each device.
 
-use crate::suite::{Case, Suite, missing_feature, number};
+use crate::suite::{Case, Suite, missing_feature};
 use crate::{captured, cases, devices, full_tier, report};
 use libtest_mimic::{Failed, Trial};
 use marquetry::Device;
@@ -61,4 +61,12 @@ fn is_tried(case: &Case, is_first: bool, device: &str) -> bool {
 /// any.
 fn allowed_to_lack(device: &Device, failed: &Failed) -> Option<&'static str> {
     if devices::on_pocl() { missing_feature(device, failed) } else { None }
+}
+
+/// Returns a number by which names are shared out: the upper half of a hash, FNV-1a.
+pub fn number(name: &str) -> u64 {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    hash >> 32
 }

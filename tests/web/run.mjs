@@ -4,7 +4,8 @@
 // exit status is 0 if none of them failed, and the console stayed silent.
 import { createHash } from "node:crypto";
 import { parseArgs } from "node:util";
-import { launch, serve } from "./browser.mjs";
+import { serve } from "../../scripts/serve.mjs";
+import { launch } from "./browser.mjs";
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,

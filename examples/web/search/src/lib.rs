@@ -43,6 +43,13 @@ pub async fn open() -> Result<String, JsError> {
     Ok(Device::best_async().await?.to_string())
 }
 
+/// Adds four numbers up on the device: the least that shows that it works.
+#[wasm_bindgen]
+pub async fn first_kernel() -> Result<f32, JsError> {
+    let numbers = Tensor::new([1f32, 2.0, 3.0, 4.0], &Device::best_async().await?)?;
+    Ok(numbers.sum_all()?.to_scalar_async().await?)
+}
+
 #[wasm_bindgen]
 impl Search {
     /// Loads the model. The files report their progress by themselves.
