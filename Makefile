@@ -22,14 +22,15 @@ FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,we
 # WebGPU by itself, and every backend: those that a browser cannot have are left out.
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
 BROWSER_TARGET := wasm32-unknown-unknown
+BROWSER_PACKAGES := marquetry-web-chat marquetry-web-search marquetry-web-tests
 
 # How many cases `make test-web` runs, and what they are drawn by.
 WEB_CASES ?= 1000
 SEED ?= $(shell git rev-parse HEAD 2>/dev/null)
 PORT ?= 8080
 
-.PHONY: help setup setup-demo setup-web setup-plots demo demo-ocr demo-chat demo-web pages test test-full test-list test-web \
-  test-web-full ops bench bench-check bench-save plots check
+.PHONY: help setup setup-demo setup-web setup-targets setup-plots demo demo-ocr demo-chat demo-web pages test test-full test-list test-web \
+  test-web-full check-targets test-windows ops bench bench-check bench-save plots check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +75,18 @@ test-web-full: pages ## more cases in a browser, and both pages from end to end
 	$(MAKE) test-web WEB_CASES=5000
 	node tests/web/pages.mjs target/web/pages --chat
 
+setup-targets:
+	@scripts/setup.sh targets
+
+check-targets: setup-targets ## check the library for macOS and Android
+	@for target in aarch64-apple-darwin aarch64-linux-android; do \
+	  echo "check, target: $$target"; \
+	  $(CARGO) clippy --quiet --lib --target $$target --all-features -- -D warnings || exit 1; \
+	done
+
+test-windows: setup-targets ## tests for Windows under Wine, through Vulkan and WebGPU
+	@CARGO="$(CARGO)" scripts/windows.sh
+
 test-list: ## print the runs of both tiers, as commands
 	@scripts/test.py --list
 
@@ -98,7 +111,7 @@ plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.
 check: ## formatting, lints for every set of features and for browsers, documentation
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	@# A macro names these modules, so that cargo does not find them.
 	rustfmt --check --edition 2024 shaders/*.rs shaders/*/*.rs tests/conformance/cases/*.rs
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
@@ -113,5 +126,7 @@ check: ## formatting, lints for every set of features and for browsers, document
 	  echo "clippy for browsers, features: $$features"; \
 	  $(CARGO) clippy --quiet --lib --target $(BROWSER_TARGET) --no-default-features --features "$$features" \
 	    -- -D warnings || exit 1; \
-	done
+	done; \
+	echo "clippy for browsers, pages and tests"; \
+	$(CARGO) clippy --quiet $(BROWSER_PACKAGES:%=--package %) --target $(BROWSER_TARGET) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features

@@ -4,6 +4,7 @@
 #   scripts/setup.sh            all that the tests, benches and the demo use
 #   scripts/setup.sh demo       only what the demos use
 #   scripts/setup.sh web        only what the pages and their tests use
+#   scripts/setup.sh targets    only what tests for other systems use
 #   scripts/setup.sh plots      only what `make plots` draws with
 #   scripts/setup.sh packages   only the system packages of `setup.sh`: the part that needs root
 #
@@ -29,8 +30,9 @@ done
 purpose=${1:-test}
 case $purpose in
   demo) parts=(python build vulkan models) ;;
-  test | packages) parts=(python npm build vulkan models reference level_zero tools browser) ;;
+  test | packages) parts=(python npm build vulkan models reference level_zero tools) ;;
   web) parts=(python npm build models browser) ;;
+  targets) parts=(build vulkan targets) ;;
   plots) parts=(python plots) ;;
   *) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac

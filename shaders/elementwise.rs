@@ -279,6 +279,7 @@ impl<'k> Evaluation<'_, 'k> {
                 let [_, rounded] = (round_to_odd(x).to_bf16_bits() << 16).unpack_bf16();
                 rounded
             }
+            DType::F32 if from == DType::U32 && x.kernel().target().wgsl => nearest_f32(x),
             DType::U32 | DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.convert(scalar),
         }
     }
@@ -293,6 +294,13 @@ fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
         DType::I8 => (x << 24) >> 24,
         _ => x,
     }
+}
+
+/// Returns the `f32` that is nearest to a `u32`. Both halves are floats, so that only their sum is rounded. Chromium's
+/// driver for the processor, SwiftShader, rounds twice if it converts numbers of 32 bits.
+fn nearest_f32(x: Value<'_>) -> Value<'_> {
+    let [high, low] = [x >> 16, x & 0xffff].map(|half| half.convert(Scalar::F32));
+    high * 65536.0 + low
 }
 
 /// Returns the `f32` that rounds to fewer bits as the number itself does. If the number is no `f32`, that is the

@@ -15,8 +15,6 @@ install_browser() {
   npm_install playwright-core $PLAYWRIGHT_VERSION
   npm_install binaryen $BINARYEN_VERSION
   npm_install sirv $SIRV_VERSION
-  # `make check` builds for browsers too, and tells if the target is missing.
-  ! has rustup || quietly rustup target add wasm32-unknown-unknown || true
 }
 
 check_browser() {

@@ -3,7 +3,7 @@
 use super::double;
 use super::types::Scalar;
 use super::value::Value;
-use std::f64::consts::{SQRT_2, TAU};
+use std::f64::consts::{FRAC_2_SQRT_PI, SQRT_2, TAU};
 
 impl<'k> Value<'k> {
     /// The probability that a normally distributed number is above this one, times `exp(self^2 / 2)`. This number must
@@ -60,7 +60,8 @@ impl<'k> Value<'k> {
             -3.761_253_36e-1,
             1.283_791_66e-1,
         ]);
-        let small = p.fma(self, self);
+        // Of a tiny number, a product with `p` is subnormal, and some devices take that for 0.
+        let small = t.lt(1e-30).select(self * FRAC_2_SQRT_PI, p.fma(self, self));
         let result = t.gt(0.927_734_375).select(large, small);
         self.is_nan().select(self, result)
     }

@@ -38,7 +38,12 @@ pub fn check(folder: &Path) -> bool {
     for (environment, inputs) in [("vulkan1.2", &vulkan), ("opencl2.2", &known), ("spv1.3", &later)] {
         report(&format!("spirv-val {environment}"), inputs, &|inputs| spirv_val(environment, inputs));
     }
-    report("naga", &wgsl, &|inputs| Ok(failures_of_each(inputs, naga)));
+    report("naga", &wgsl, &|inputs| Ok(failures_of_each(inputs, |path| naga(path).map(drop))));
+    // What wgpu gives to Direct3D 12 and to Metal. Metal has no `f64`.
+    let written = if full_tier() { wgsl.clone() } else { families(&wgsl) };
+    report("naga HLSL", &written, &|inputs| Ok(failures_of_each(inputs, hlsl)));
+    let written: Vec<PathBuf> = written.into_iter().filter(|path| !uses_f64(path)).collect();
+    report("naga MSL", &written, &|inputs| Ok(failures_of_each(inputs, msl)));
     for gpu in ocloc::GPUS {
         let mut inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
         inputs.retain(|path| {
@@ -189,7 +194,8 @@ fn spirv_val(environment: &str, inputs: &[PathBuf]) -> Result<Vec<String>, Strin
     }))
 }
 
-fn naga(path: &Path) -> Result<(), String> {
+/// Reads a kernel as WGSL.
+fn naga(path: &Path) -> Result<(naga::Module, naga::valid::ModuleInfo), String> {
     let source = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     // What browsers insist on and naga does not know yet; line numbers stay.
     let source = source.replace("enable subgroups; diagnostic(off, subgroup_uniformity);", "");
@@ -198,7 +204,34 @@ fn naga(path: &Path) -> Result<(), String> {
     let capabilities = capabilities | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let capabilities = capabilities | naga::valid::Capabilities::SHADER_INT64 | naga::valid::Capabilities::FLOAT64;
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
-    validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(&source))
+    let info = validator.validate(&module).map_err(|error| error.emit_to_string(&source))?;
+    Ok((module, info))
+}
+
+fn uses_f64(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|source| source.contains("f64"))
+}
+
+/// Writes a kernel as wgpu does for Direct3D 12.
+fn hlsl(path: &Path) -> Result<(), String> {
+    use naga::back::hlsl::{FragmentEntryPoint, Options, PipelineOptions, ShaderModel, Writer};
+    let (module, info) = naga(path)?;
+    let options = Options { shader_model: ShaderModel::V6_6, fake_missing_bindings: true, ..Options::default() };
+    let (mut text, pipeline) = (String::new(), PipelineOptions::default());
+    let written = Writer::new(&mut text, &options, &pipeline).write(&module, &info, None::<&FragmentEntryPoint<'_>>);
+    let written = written.map_err(|error| error.to_string())?;
+    // An entry point may fail by itself.
+    written.entry_point_names.into_iter().try_for_each(|name| name.map(drop).map_err(|error| error.to_string()))
+}
+
+/// Writes a kernel as wgpu does for Metal.
+fn msl(path: &Path) -> Result<(), String> {
+    use naga::back::msl::{Options, PipelineOptions, write_string};
+    let (module, info) = naga(path)?;
+    let options = Options { lang_version: (3, 1), fake_missing_bindings: true, ..Options::default() };
+    let (_, written) =
+        write_string(&module, &info, &options, &PipelineOptions::default()).map_err(|error| error.to_string())?;
+    written.entry_point_names.into_iter().try_for_each(|name| name.map(drop).map_err(|error| error.to_string()))
 }
 
 /// Compiles kernels for one of Intel's GPUs. Returns what failed.

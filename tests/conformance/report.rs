@@ -87,7 +87,9 @@ static ERRORS: AtomicUsize = AtomicUsize::new(0);
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata) -> bool {
         // A kernel that fails its self-test is replaced with a warning; here it is an error.
-        metadata.level() <= log::Level::Error || metadata.target().ends_with("self_test")
+        let is_error = metadata.level() <= log::Level::Error || metadata.target().ends_with("self_test");
+        // Wine has no Direct3D 12 that wgpu takes.
+        is_error && !(cfg!(windows) && metadata.target().starts_with("wgpu_hal::auxil::dxgi"))
     }
 
     fn log(&self, record: &Record) {
