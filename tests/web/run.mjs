@@ -45,6 +45,15 @@ console.log(`${await browser.version()}: ${description}`);
 
 const blocking = await page.evaluate(() => window.suite.blocking_calls());
 console.log(`calls that would block ... ${blocking || "ok"}`);
+const inWorker = await page.evaluate(
+  () =>
+    new Promise((done) => {
+      const worker = new Worker("./worker.js", { type: "module" });
+      worker.onmessage = ({ data }) => done(data);
+      worker.onerror = ({ message }) => done(`the worker failed: ${message}`);
+    }),
+);
+console.log(`the same in a worker ... ${inWorker || "ok"}`);
 
 const names = await page.evaluate(() => window.suite.names());
 const order = (name) => createHash("sha256").update(options.seed + name).digest("hex");
@@ -98,4 +107,4 @@ for (const [feature, count] of lacking) console.log(`left out: ${count} need ${f
 for (const line of said.slice(0, 20)) console.log(`console: ${line}`);
 const enough = filters.length > 0 || counts.passed >= wanted;
 if (!enough) console.log(`fewer than ${wanted} cases passed`);
-process.exit(counts.failed === 0 && said.length === 0 && !blocking && enough ? 0 : 1);
+process.exit(counts.failed === 0 && said.length === 0 && !blocking && !inWorker && enough ? 0 : 1);
