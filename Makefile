@@ -53,11 +53,11 @@ demo-chat: setup-demo ## ask a small language model: make demo-chat PROMPT="..."
 setup-web:
 	@scripts/setup.sh web
 
-pages: setup-web ## build the pages for browsers into target/web/pages
+pages: setup-web ## build the pages for browsers into target/browser/pages
 	@CARGO="$(CARGO)" scripts/pages.sh
 
 demo-web: pages ## search and chat in a browser: make demo-web PORT=8080
-	@node scripts/serve.mjs target/web/pages $(PORT)
+	@node scripts/serve.mjs target/browser/pages $(PORT)
 
 # With LEVEL_ZERO_RUNTIME=pocl, the Level Zero driver of the tests runs on PoCL.
 test: setup ## the quick tier of the tests (tests/runs.toml), or one run of it: make test RUN=name
@@ -67,13 +67,13 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	@CARGO="$(CARGO)" scripts/test.py full
 
 test-web: setup-web ## cases of the conformance suite in a headless Chromium: make test-web WEB_CASES=1000 SEED=commit
-	@CARGO="$(CARGO)" scripts/web.sh marquetry-web-tests web-test target/web/tests
-	@cp tests/web/index.html target/web/tests/
-	node tests/web/run.mjs target/web/tests --cases $(WEB_CASES) --seed "$(SEED)"
+	@CARGO="$(CARGO)" scripts/web.sh marquetry-web-tests web-test target/browser/tests
+	@cp tests/web/index.html tests/web/worker.js target/browser/tests/
+	node tests/web/run.mjs target/browser/tests --cases $(WEB_CASES) --seed "$(SEED)"
 
 test-web-full: pages ## more cases in a browser, and both pages from end to end
 	$(MAKE) test-web WEB_CASES=5000
-	node tests/web/pages.mjs target/web/pages --chat
+	node tests/web/pages.mjs target/browser/pages --chat
 
 setup-targets:
 	@scripts/setup.sh targets

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the pages of examples/web into target/web/pages, with links to the models that setup brings.
+# Builds the pages of examples/web into target/browser/pages, with links to the models that setup brings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-pages=target/web/pages
+pages=target/browser/pages
 for page in search chat; do
   scripts/web.sh marquetry-web-$page web $pages/$page
   cp examples/web/$page/*.html examples/web/$page/*.js $pages/$page/

@@ -77,8 +77,8 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
         .map_err(|error| format!("naga cannot write the kernel as WGSL: {}", with_sources(&error)))
 }
 
-/// Makes each `&&` and `||` a `&` and `|`. SPIR-V computes both sides of a logical operation, but WGSL branches over the
-/// right side of these. Chromium's compiler for the processor took minutes for a kernel with a hundred of them, and
+/// Makes each `&&` and `||` a `&` and `|`. SPIR-V computes both sides of a logical operation, but WGSL branches over
+/// the right side of these. Chromium's compiler for the processor took minutes for a kernel with a hundred of them, and
 /// takes 0.4 s for it now.
 fn compute_both_sides(ir: &mut naga::Module) {
     use naga::{BinaryOperator, Expression};
