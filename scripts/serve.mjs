@@ -2,6 +2,7 @@
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
 
 // Where setup puts npm's packages.
 const sirv = createRequire(new URL("../target/node/", import.meta.url))("sirv");
@@ -13,7 +14,7 @@ export async function serve(folder, port = 0) {
   return { address: `http://127.0.0.1:${server.address().port}`, close: () => server.close() };
 }
 
-if (process.argv[1] === new URL(import.meta.url).pathname) {
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [folder, port = "8080"] = process.argv.slice(2);
   const { address } = await serve(folder, Number(port));
   console.log(`${address}/ (Ctrl-C ends it)`);

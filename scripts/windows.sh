@@ -28,6 +28,7 @@ run() {
   shift 2
   program=$($cargo test --quiet --no-run --message-format=json --target $target --all-features "$kind" ${name:+"$name"} |
     sed -n 's/.*"executable":"\([^"]*\.exe\)".*/\1/p' | tail -n 1)
+  [ -n "$program" ] || return 1
   echo "== ${name:-unit tests}"
   xvfb-run -a "$wine" "$program" "$@" 2>&1 | tr -d '\r' | sed '/^X connection to/d'
 }

@@ -297,7 +297,7 @@ fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
 }
 
 /// Returns the `f32` that is nearest to a `u32`. Both halves are floats, so that only their sum is rounded. Chromium's
-/// driver for the processor, SwiftShader, rounds twice if it converts numbers of 32 bits.
+/// driver for the processor, SwiftShader, rounds twice if it converts a `u32`.
 fn nearest_f32(x: Value<'_>) -> Value<'_> {
     let [high, low] = [x >> 16, x & 0xffff].map(|half| half.convert(Scalar::F32));
     high * 65536.0 + low

@@ -20,21 +20,36 @@ export class RemoteFile {
 
   async length() {
     this.cache ??= await openCache();
-    const about = `${this.address}?about`;
+    const key = `${this.address}?about`;
+    let answer;
     try {
-      const answer = await fetch(this.address, { method: "HEAD" });
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const length = Number(answer.headers.get("content-length"));
-      const version = answer.headers.get("etag") ?? answer.headers.get("last-modified") ?? "";
-      this.about = { length, version };
-      await this.cache?.put(about, Response.json(this.about));
+      // A range, because the length of a whole answer may be that of compressed bytes.
+      answer = await fetch(this.address, { headers: { range: "bytes=0-0" }, cache: "no-store" });
     } catch (error) {
       // Without a network, what has been kept is good.
-      const kept = await this.cache?.match(about);
+      const kept = await this.cache?.match(key);
       if (!kept) throw new Error(`${this.name} cannot be fetched: ${error.message}`);
       this.about = await kept.json();
+      return this.about.length;
     }
+    if (!answer.ok) throw new Error(`${this.name} cannot be fetched: the server answers ${answer.status}`);
+    this.about = this.told(answer);
+    await answer.arrayBuffer();
+    await this.keep(key, Response.json(this.about));
     return this.about.length;
+  }
+
+  /// What an answer to a range tells about the whole file.
+  told(answer) {
+    const length = Number(answer.headers.get("content-range")?.split("/")[1]);
+    if (answer.status !== 206 || !length) throw new Error(`the server of ${this.name} does not send ranges`);
+    const version = answer.headers.get("etag") ?? answer.headers.get("last-modified") ?? "";
+    return { length, version };
+  }
+
+  /// Keeps an answer for the next visit. A browser that is short of room may refuse.
+  async keep(key, answer) {
+    await this.cache?.put(key, answer).catch(() => {});
   }
 
   /// Returns the bytes from `start` to `end`.
@@ -59,18 +74,22 @@ export class RemoteFile {
     const { length, version } = this.about;
     const first = number * PIECE;
     const past = Math.min(first + PIECE, length);
-    const key = `${this.address}?piece=${number}&version=${encodeURIComponent(version)}`;
-    let answer = await this.cache?.match(key);
-    if (!answer) {
-      const fetched = await fetch(this.address, { headers: { range: `bytes=${first}-${past - 1}` } });
-      if (fetched.status !== 206) throw new Error(`the server answers ${fetched.status} to a range of ${this.name}`);
-      const bytes = await fetched.arrayBuffer();
+    const key = `${this.address}?piece=${number}&length=${length}&version=${encodeURIComponent(version)}`;
+    // Without a version, nobody could tell that the file has changed.
+    const kept = version && (await this.cache?.match(key));
+    let bytes = kept && (await kept.arrayBuffer());
+    if (bytes?.byteLength !== past - first) {
+      const answer = await fetch(this.address, {
+        headers: { range: `bytes=${first}-${past - 1}` },
+        cache: "no-store",
+      });
+      const told = this.told(answer);
+      if (told.length !== length || told.version !== version) throw new Error(`${this.name} has changed meanwhile`);
+      bytes = await answer.arrayBuffer();
       if (bytes.byteLength !== past - first) throw new Error(`a piece of ${this.name} is cut off`);
-      answer = new Response(bytes);
-      // A browser that is short of room may refuse to keep it.
-      await this.cache?.put(key, answer.clone()).catch(() => {});
+      if (version) await this.keep(key, new Response(bytes));
     }
-    this.last = { number, bytes: new Uint8Array(await answer.arrayBuffer()) };
+    this.last = { number, bytes: new Uint8Array(bytes) };
     if (!this.loaded.has(number)) {
       this.loaded.add(number);
       this.bytes += past - first;

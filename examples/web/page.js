@@ -27,12 +27,21 @@ export async function guarded(work, again) {
   try {
     return await work();
   } catch (error) {
-    show("Stopped.");
-    element("message").textContent = String(error?.message ?? error);
-    element("error").hidden = false;
-    element("again").onclick = () => guarded(again, again);
+    fail(error, () => guarded(again, again));
     return undefined;
   }
+}
+
+function fail(error, again) {
+  show("Stopped.");
+  element("message").textContent = String(error?.message ?? error);
+  element("error").hidden = false;
+  element("again").onclick = again;
+}
+
+// A program that has panicked, for want of memory for example, settles no promise, and cannot go on.
+for (const event of ["error", "unhandledrejection"]) {
+  addEventListener(event, ({ error, message, reason }) => fail(error ?? reason ?? message, () => location.reload()));
 }
 
 /// Returns whether the browser has WebGPU; if not, says so.

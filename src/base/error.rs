@@ -149,8 +149,9 @@ pub enum Error {
         message: String,
     },
 
-    /// A call that would block, in a browser: nothing may block there.
-    #[error("{op}: a browser cannot wait; call `{twin}`, and await it")]
+    /// A call that would have to wait where it cannot: for anything in a browser, or for bytes of a file that come
+    /// later.
+    #[error("{op}: it would have to wait here; call `{twin}`, and await it")]
     WouldBlock {
         /// The operation's name.
         op: &'static str,

@@ -44,13 +44,15 @@ use std::sync::Arc;
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
 /// An upload copies its bytes before it returns. It waits for the device only if 32 MiB or more of earlier uploads are
-/// on their way. The calls whose names end in `_async` wait only for what any operation may wait for. They block no
-/// thread until a result is there; [`capture_async`](Device::capture_async) and
-/// [`warm_up_async`](Device::warm_up_async) compile in other threads.
+/// on their way. The calls whose names end in `_async` wait only for what any operation may wait for. Then they
+/// block no thread until a result is there. But [`capture_async`](Device::capture_async) and
+/// [`warm_up_async`](Device::warm_up_async), which compile in other threads, block for tests of kernels, and dropping
+/// the future of [`profile_async`](Device::profile_async) blocks for all recorded work.
 ///
 /// # In a browser
 /// Nothing may block in a browser, neither in a page nor in a worker. A call that would is an
-/// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`. `trim` and operations
+/// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`; [`list`](Device::list)
+/// logs it, and returns nothing. `trim` and operations
 /// that would wait for the oldest work do not wait there. A kernel compiles in the browser's own process when it is
 /// first launched; [`warm_up_async`](Device::warm_up_async) lets the page go on between kernels. No thread is started.
 /// Devices and tensors are `Send` there too, so that the same code compiles, but they belong to the page or worker that

@@ -373,7 +373,10 @@ impl Runtime {
         while let Ok((done, all)) = progressed.recv().await {
             progress(done, all);
         }
-        finished.await.unwrap_or(Ok(()))
+        finished.await.unwrap_or_else(|_| {
+            let message = "the thread that compiles has panicked".into();
+            Err(Error::Driver { backend: self.info().backend, call: "compile", message })
+        })
     }
 
     /// Compiles kernels one after the other. Between two of them, the page goes on.

@@ -399,7 +399,7 @@ impl Runtime {
 
     #[cfg(has_backend)]
     async fn end_wait(&self, ticket: Ticket, waiting: oneshot::Receiver<Result<()>>) -> Result<()> {
-        waiting.await.unwrap_or(Ok(()))?;
+        waiting.await.unwrap_or_else(|_| Err(self.nothing_arrived()))?;
         self.stream.note_waited(ticket)
     }
 

@@ -273,7 +273,8 @@ impl SafeTensors {
         self.load_with_async(device, LoadConfig::new()).await
     }
 
-    /// The same as [`load_with`](Self::load_with) for a file whose bytes come later.
+    /// The same as [`load_with`](Self::load_with) for a file whose bytes come later. The future is not `Send`, because
+    /// the functions of the configuration need not be.
     ///
     /// # Errors
     /// As [`load_with`](Self::load_with).

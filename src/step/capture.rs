@@ -76,7 +76,7 @@ impl Device {
     /// The same without blocking: kernels compile in other threads, or in a browser one by one, while the page goes on.
     ///
     /// Only while the closure runs is its work captured. Matrix units are tested as in [`capture`](Self::capture):
-    /// such a test waits for the device. Browsers have none.
+    /// such a test waits for the device. Browsers have none. The future is not `Send`: it stays in its thread.
     ///
     /// ```
     /// # use marquetry::{DType, Device};

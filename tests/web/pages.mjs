@@ -1,6 +1,6 @@
 // Tests the pages in a browser, from end to end: node pages.mjs FOLDER [--chat] [--screenshots FOLDER]
 //
-// FOLDER holds what `make web` has built, with the models. With --chat, the chat is tested too, which takes longer.
+// FOLDER holds what `make pages` has built, with the models. With --chat, the chat is tested too, which takes longer.
 import assert from "node:assert/strict";
 import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
@@ -86,7 +86,9 @@ await test("the search page finds the lines that `make demo` finds", "/search/",
 await test("the second visit needs no network for the weights", "/search/", async (page, address) => {
   const fetched = [];
   page.on("request", (request) => {
-    if (request.method() === "GET" && request.url().includes("/models/")) fetched.push(request.url());
+    // A byte tells whether a file has changed.
+    const { range } = request.headers();
+    if (request.url().includes("/models/") && range !== "bytes=0-0") fetched.push(`${request.url()} ${range}`);
   });
   await page.goto(address);
   console.log(`  ready after ${(await until(page, /^Ready/)).toFixed(1)} s`);

@@ -21,6 +21,23 @@ const server = await serve(folder);
 const said = [];
 let browser;
 
+/// A case that takes longer hangs.
+const LONGEST = 120_000;
+
+/// Calls a function in a page. A panic of the program settles no promise, but is an error of the page.
+async function ask(page, call, argument) {
+  let timer, fail;
+  const fails = new Promise((_, refuse) => {
+    fail = refuse;
+    timer = setTimeout(() => fail(new Error(`nothing came within ${LONGEST / 1000} s`)), LONGEST);
+    page.on("pageerror", fail);
+  });
+  return await Promise.race([page.evaluate(call, argument), fails]).finally(() => {
+    clearTimeout(timer);
+    page.off("pageerror", fail);
+  });
+}
+
 /// Starts a browser and opens the page, with a device.
 async function open() {
   await browser?.close();
@@ -43,9 +60,10 @@ async function open() {
 let { page, description } = await open();
 console.log(`${await browser.version()}: ${description}`);
 
-const blocking = await page.evaluate(() => window.suite.blocking_calls());
+const blocking = await ask(page, () => window.suite.blocking_calls());
 console.log(`calls that would block ... ${blocking || "ok"}`);
-const inWorker = await page.evaluate(
+const inWorker = await ask(
+  page,
   () =>
     new Promise((done) => {
       const worker = new Worker("./worker.js", { type: "module" });
@@ -73,13 +91,12 @@ for (const { name, number } of chosen) {
   let outcome;
   const began = seconds();
   try {
-    outcome = await page.evaluate((number) => window.suite.run(number), number);
+    outcome = await ask(page, (number) => window.suite.run(number), number);
   } catch (error) {
     outcome = `panicked: ${String(error).slice(0, 500)}`;
   }
   // A panic ends the program, and a browser gives no device after it has lost some.
   if (outcome.startsWith("panicked") || outcome.includes("was lost")) {
-    kernels += await page.evaluate(() => window.suite.kernels());
     ({ page } = await open());
   }
   if (seconds() - began > 5) console.log(`${name} took ${(seconds() - began).toFixed(0)} s`);
@@ -96,7 +113,7 @@ for (const { name, number } of chosen) {
   const done = counts.passed + counts.failed;
   if (done % 250 === 0 && outcome === "passed") console.log(`${done} of ${wanted} after ${seconds().toFixed(0)} s`);
 }
-kernels += await page.evaluate(() => window.suite.kernels());
+kernels = await page.evaluate(() => window.suite.kernels());
 const took = seconds();
 await browser.close();
 server.close();

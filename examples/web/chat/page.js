@@ -12,6 +12,8 @@ let chat;
 async function start() {
   element("send").disabled = true;
   element("conversation").replaceChildren();
+  await init();
+  chat?.free();
   chat = undefined;
   show("Asking for a device…");
   element("device").textContent = await open();
@@ -68,7 +70,4 @@ element("form").onsubmit = (event) => {
 };
 element("stop").onclick = () => stop();
 
-if (hasGpu()) {
-  await init();
-  await guarded(start, start);
-}
+if (hasGpu()) await guarded(start, start);

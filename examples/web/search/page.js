@@ -9,8 +9,16 @@ const folder = new URLSearchParams(location.search).get("model") ?? "../models/m
 const text = element("text");
 let search;
 
+/// Allows what the page can do now.
+function allow(reading, searching) {
+  element("read").disabled = !reading;
+  element("search").disabled = !searching;
+}
+
 async function start() {
-  element("read").disabled = element("search").disabled = true;
+  allow(false, false);
+  await init();
+  search?.free();
   search = undefined;
   show("Asking for a device…");
   element("device").textContent = await open();
@@ -20,25 +28,29 @@ async function start() {
   await loaded.warm_up(counting("Compiling kernels:"));
   search = loaded;
   show("Ready. Give it a text.");
-  element("read").disabled = false;
+  allow(true, false);
   if (text.value.trim()) await read();
 }
 
 async function read() {
-  element("read").disabled = element("search").disabled = true;
+  if (!text.value.trim()) return show("Give it a text.");
+  allow(false, false);
   element("results").replaceChildren();
   const began = performance.now();
   const lines = await search.read(text.value, counting("Reading", " lines"));
   const seconds = (performance.now() - began) / 1000;
   show(`${lines} lines read. Ask something.`);
   element("speed").textContent = `${(lines / seconds).toFixed(1)} sentences a second`;
-  element("read").disabled = element("search").disabled = false;
+  allow(true, true);
 }
 
 async function answer() {
   const query = element("query").value.trim();
   if (!query) return;
+  // The program does one thing at a time.
+  allow(false, false);
   const found = await search.search(query, TOP);
+  allow(true, true);
   element("results").replaceChildren(
     ...found.map(([similarity, number, line]) => {
       const item = document.createElement("li");
@@ -66,10 +78,11 @@ text.ondrop = async (event) => {
   event.preventDefault();
   text.classList.remove("dropping");
   const file = event.dataTransfer.files[0];
-  text.value = file ? await file.text() : event.dataTransfer.getData("text");
+  try {
+    text.value = file ? await file.text() : event.dataTransfer.getData("text");
+  } catch {
+    show("This file cannot be read.");
+  }
 };
 
-if (hasGpu()) {
-  await init();
-  await guarded(start, start);
-}
+if (hasGpu()) await guarded(start, start);

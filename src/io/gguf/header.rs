@@ -237,7 +237,10 @@ impl Cursor<'_> {
         if length > self.left() {
             return Err(self.error(place, format!("{what} takes {length} bytes, and {} are left", self.left())));
         }
-        let mut bytes = vec![0; length as usize];
+        let Ok(length) = usize::try_from(length) else {
+            return Err(self.error(place, format!("{what} takes {length} bytes, more than this machine can hold")));
+        };
+        let mut bytes = vec![0; length];
         self.fill(&mut bytes)?;
         String::from_utf8(bytes).map_err(|_| self.error(place, format!("{what} is not UTF-8")))
     }

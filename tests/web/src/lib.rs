@@ -87,7 +87,7 @@ pub async fn run(number: usize) -> String {
     let recorded = later::end().await;
     let reads = |outcome: &Outcome| {
         let message = outcome.as_ref().err().and_then(|failed| failed.message());
-        message.is_some_and(|message| message.contains("a browser cannot wait"))
+        message.is_some_and(|message| message.contains("it would have to wait here"))
     };
     let is_cut_short = reads(&outcome);
     if is_cut_short || outcome.is_ok() {
@@ -119,7 +119,7 @@ pub async fn blocking_calls() -> String {
     let logged = report::take_errors();
     match outcome {
         // This call returns no error.
-        Ok(()) if logged.contains("list: a browser cannot wait; call `Device::list_async`") => String::new(),
+        Ok(()) if logged.contains("list: it would have to wait here; call `Device::list_async`") => String::new(),
         Ok(()) => format!("`Device::list` has not logged its twin: {logged}"),
         Err(failed) => failed.message().unwrap_or("it failed").to_string(),
     }
