@@ -44,19 +44,20 @@ use std::sync::Arc;
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
 /// An upload copies its bytes before it returns. It waits for the device only if 32 MiB or more of earlier uploads are
-/// on their way. The calls whose names end in `_async` wait only for what any operation may wait for. Then they
-/// block no thread until a result is there. But [`capture_async`](Device::capture_async) and
-/// [`warm_up_async`](Device::warm_up_async), which compile in other threads, block for tests of kernels, and dropping
-/// the future of [`profile_async`](Device::profile_async) blocks for all recorded work.
+/// on their way. The calls whose names end in `_async` return futures instead, and block only where any
+/// operation may. There are two exceptions: [`capture_async`](Device::capture_async) and
+/// [`warm_up_async`](Device::warm_up_async) compile in other threads, but block for tests of kernels. Dropping the
+/// future of [`profile_async`](Device::profile_async) before its end blocks for all recorded work.
 ///
 /// # In a browser
 /// Nothing may block in a browser, neither in a page nor in a worker. A call that would is an
-/// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`; [`list`](Device::list)
-/// logs it, and returns nothing. `trim` and operations
-/// that would wait for the oldest work do not wait there. A kernel compiles in the browser's own process when it is
-/// first launched; [`warm_up_async`](Device::warm_up_async) lets the page go on between kernels. No thread is started.
-/// Devices and tensors are `Send` there too, so that the same code compiles, but they belong to the page or worker that
-/// has opened the device, and cannot be posted to another one.
+/// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`. [`list`](Device::list)
+/// logs the error, and returns no device. `trim`, and operations that would wait for the oldest work, do not wait there.
+///
+/// A kernel compiles in the browser's own process when it is first launched.
+/// [`warm_up_async`](Device::warm_up_async) lets the page go on between kernels. No thread is started. Devices and
+/// tensors are `Send` there too, so that the same code compiles. But they belong to the page or worker that has opened
+/// the device, and cannot be posted to another one.
 ///
 /// # After a fork
 /// A device does not survive `fork`. To the child process, its parent's devices are lost

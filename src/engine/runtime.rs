@@ -115,30 +115,6 @@ pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
     environment::settings().tuning.unwrap_or_else(|| tuning::fitting(&info.vendor, &info.name, is_software))
 }
 
-/// What a capture has kept, and the result of its closure.
-struct Attempt<T> {
-    result: T,
-    captured: Captured,
-    pool: PoolOwner,
-}
-
-impl<T> Attempt<T> {
-    /// Tests the kernels that have to be. Returns whether they have passed. `compiled` tells whether the driver took
-    /// all of them.
-    fn passes(&mut self, compiled: Result<()>) -> Result<bool> {
-        // A kernel that the driver refuses fails its test.
-        let mut passed = true;
-        for Trial { verdict, test } in std::mem::take(&mut self.captured.trials) {
-            passed &= *verdict.get_or_init(test);
-        }
-        if passed {
-            compiled?;
-        }
-        self.captured.name_kernels();
-        Ok(passed)
-    }
-}
-
 /// A profile that is being taken. If it is dropped, as by a panic, the timing ends.
 struct Timing<'a> {
     runtime: &'a Runtime,
@@ -264,33 +240,24 @@ impl Runtime {
     pub fn capture<T>(
         &self,
         generator_bytes: u64,
-        mut work: impl FnMut(&Capture) -> Result<T>,
+        work: impl FnMut(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
-        loop {
-            let mut attempt = self.attempt("capture", generator_bytes, false, &mut work)?;
-            let compiled = self.kernels.compile_all(&attempt.captured.kernels, &*self.backend, |_, _| ());
-            if attempt.passes(compiled)? {
-                return self.program(attempt);
-            }
-        }
+        let compile = async |kernels: &[_]| self.kernels.compile_all(kernels, &*self.backend, |_, _| ());
+        // Nothing is awaited: the kernels are compiled when `compile` returns.
+        self.program(pollster::block_on(self.capture_all("capture", generator_bytes, false, work, compile))?)
     }
 
     /// The same without blocking.
     pub async fn capture_async<T>(
         self: &Arc<Self>,
         generator_bytes: u64,
-        mut work: impl FnMut(&Capture) -> Result<T>,
+        work: impl FnMut(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
-        loop {
-            let mut attempt = self.attempt("capture_async", generator_bytes, false, &mut work)?;
-            let compiled = self.compile_all_async(&attempt.captured.kernels, |_, _| ()).await;
-            if attempt.passes(compiled)? {
-                return self.program(attempt);
-            }
-        }
+        let compile = async |kernels: &[_]| self.compile_all_async(kernels, |_, _| ()).await;
+        self.program(self.capture_all("capture_async", generator_bytes, false, work, compile).await?)
     }
 
-    fn program<T>(&self, Attempt { result, captured, pool }: Attempt<T>) -> Result<(T, Program, u32)> {
+    fn program<T>(&self, (result, captured, pool): (T, Captured, PoolOwner)) -> Result<(T, Program, u32)> {
         let draws = captured.draws;
         let program = Program::new(captured, pool, &self.pool, self.backend.clone())?;
         Ok((result, program, draws))
@@ -300,50 +267,55 @@ impl Runtime {
     /// `progress` gets the number of kernels that have been compiled, and of all.
     pub fn warm_up(
         &self,
-        mut work: impl FnMut(&Capture) -> Result<()>,
+        work: impl FnMut(&Capture) -> Result<()>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<()> {
-        loop {
-            let mut attempt = self.attempt("warm_up", 16, true, &mut work)?;
-            let compiled = self.kernels.compile_all(&attempt.captured.kernels, &*self.backend, &mut progress);
-            if attempt.passes(compiled)? {
-                return Ok(());
-            }
-        }
+        let compile = async |kernels: &[_]| self.kernels.compile_all(kernels, &*self.backend, &mut progress);
+        pollster::block_on(self.capture_all("warm_up", 16, true, work, compile)).map(drop)
     }
 
     /// The same without blocking.
     pub async fn warm_up_async(
         self: &Arc<Self>,
-        mut work: impl FnMut(&Capture) -> Result<()>,
+        work: impl FnMut(&Capture) -> Result<()>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<()> {
-        loop {
-            let mut attempt = self.attempt("warm_up_async", 16, true, &mut work)?;
-            let compiled = self.compile_all_async(&attempt.captured.kernels, &mut progress).await;
-            if attempt.passes(compiled)? {
-                return Ok(());
-            }
-        }
+        let compile = async |kernels: &[_]| self.compile_all_async(kernels, &mut progress).await;
+        self.capture_all("warm_up_async", 16, true, work, compile).await.map(drop)
     }
 
-    /// Captures what `work` launches. Its kernels have not been compiled.
-    fn attempt<T>(
+    /// Captures what `work` launches, has the kernels compiled, and tests those that have to be.
+    async fn capture_all<T>(
         &self,
         op: &'static str,
         generator_bytes: u64,
         discards: bool,
-        work: &mut impl FnMut(&Capture) -> Result<T>,
-    ) -> Result<Attempt<T>> {
+        mut work: impl FnMut(&Capture) -> Result<T>,
+        mut compile: impl AsyncFnMut(&[Arc<OwnKernel>]) -> Result<()>,
+    ) -> Result<(T, Captured, PoolOwner)> {
         if capture::is_active() {
             let message = "this thread captures a step already; captures do not nest".into();
             return Err(Error::InvalidArgument { op, message });
         }
-        let pool = self.pool.apart();
-        let generator = self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?;
-        let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
-        let result = self.run_capture(&capture, || work(&capture))?;
-        Ok(Attempt { result, captured: capture.take(), pool })
+        loop {
+            let pool = self.pool.apart();
+            let generator = self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?;
+            let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
+            let result = self.run_capture(&capture, || work(&capture))?;
+            let mut captured = capture.take();
+            drop(capture);
+            let compiled = compile(&captured.kernels).await;
+            // A kernel that the driver refuses fails its test.
+            let mut passed = true;
+            for Trial { verdict, test } in std::mem::take(&mut captured.trials) {
+                passed &= *verdict.get_or_init(test);
+            }
+            if passed {
+                compiled?;
+                captured.name_kernels();
+                return Ok((result, captured, pool));
+            }
+        }
     }
 
     /// Compiles kernels in other threads, several at a time.

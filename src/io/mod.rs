@@ -10,6 +10,8 @@
 //! If a file is changed after it has been opened, tensors get the new bytes, or some of them. If it is shortened, what
 //! is missing is an error. `save` is fine, because it replaces a file by renaming.
 
+#[cfg(any(feature = "safetensors", feature = "gguf"))]
+mod fetched;
 mod file;
 #[cfg(feature = "gguf")]
 mod gguf;

@@ -3,7 +3,8 @@
 //!
 //! <https://github.com/huggingface/safetensors>
 
-use super::file::{Bytes, Kept, Part, failed, replace};
+use super::fetched::Kept;
+use super::file::{Bytes, Part, failed, replace};
 use super::load::{LoadConfig, load_all, load_all_async};
 use super::range_source::RangeSource;
 use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};

@@ -85,7 +85,6 @@ const lacking = new Map();
 const wanted = Number(options.cases);
 const start = Date.now();
 const seconds = () => (Date.now() - start) / 1000;
-let kernels = 0;
 for (const { name, number } of chosen) {
   if (counts.passed + counts.failed >= wanted || seconds() > Number(options.seconds)) break;
   let outcome;
@@ -113,7 +112,7 @@ for (const { name, number } of chosen) {
   const done = counts.passed + counts.failed;
   if (done % 250 === 0 && outcome === "passed") console.log(`${done} of ${wanted} after ${seconds().toFixed(0)} s`);
 }
-kernels = await page.evaluate(() => window.suite.kernels());
+const kernels = await page.evaluate(() => window.suite.kernels());
 const took = seconds();
 await browser.close();
 server.close();

@@ -74,7 +74,7 @@ pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
     let mut used = F::SHADER_F16 | F::SHADER_INT64 | F::SHADER_F64 | F::SUBGROUP;
     if cfg!(native) {
-        // Nobody can wait for timestamps in a browser.
+        // A browser has them too, but the times are read by waiting.
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]

@@ -97,7 +97,7 @@ impl WebGpuBackend {
         })
     }
 
-    /// Fails without timestamps. Nobody could wait for them in a browser, so none are requested there.
+    /// Fails without timestamps. The times are read by waiting, so none are requested in a browser.
     fn check_timestamps(&self) -> Result<()> {
         if self.info.features.timestamps {
             return Ok(());

@@ -8,7 +8,8 @@ mod value;
 
 pub use value::{GgufArray, GgufField, GgufValue};
 
-use super::file::{Bytes, Kept, Part};
+use super::fetched::Kept;
+use super::file::{Bytes, Part};
 use super::range_source::RangeSource;
 use super::{foreign_dtype, malformed, missing};
 use crate::base::block_format::BlockFormat;

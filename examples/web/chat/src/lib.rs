@@ -13,8 +13,8 @@ mod chat;
 mod decoder;
 #[path = "../../../chat/model.rs"]
 mod model;
-#[path = "../../remote.rs"]
-mod remote;
+#[path = "../../page.rs"]
+mod page;
 #[allow(dead_code, reason = "the example uses more of it")]
 #[path = "../../../chat/tokens.rs"]
 mod tokens;
@@ -26,7 +26,7 @@ use marquetry::io::Gguf;
 use marquetry::nn::Sampling;
 use marquetry::{DType, Device};
 use model::Model;
-use remote::RemoteFile;
+use page::{RemoteFile, shown};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokens::Tokens;
 use wasm_bindgen::prelude::*;
@@ -40,15 +40,6 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// A page's model and conversation.
 #[wasm_bindgen]
 pub struct Chat(chat::Chat);
-
-/// Opens the device, and returns its description. A page calls this first.
-#[wasm_bindgen]
-pub async fn open() -> Result<String, JsError> {
-    console_error_panic_hook::set_once();
-    // A page that starts again has a logger.
-    _ = console_log::init_with_level(log::Level::Warn);
-    Ok(Device::best_async().await?.to_string())
-}
 
 /// Ends the reply that is being written.
 #[wasm_bindgen]
@@ -94,8 +85,4 @@ impl Chat {
         let reply = self.0.reply(message, &sampling, max_tokens, &STOP, write).await.map_err(shown)?;
         serde_json::to_string(&reply).map_err(|error| JsError::new(&error.to_string()))
     }
-}
-
-fn shown(error: anyhow::Error) -> JsError {
-    JsError::new(&format!("{error:#}"))
 }

@@ -7,8 +7,8 @@
 mod index;
 #[path = "../../../search/model.rs"]
 mod model;
-#[path = "../../remote.rs"]
-mod remote;
+#[path = "../../page.rs"]
+mod page;
 #[path = "../../../search/tokens.rs"]
 mod tokens;
 
@@ -17,7 +17,7 @@ use js_sys::{Array, Function};
 use marquetry::io::SafeTensors;
 use marquetry::{DType, Device, Tensor};
 use model::Model;
-use remote::RemoteFile;
+use page::{RemoteFile, shown};
 use std::rc::Rc;
 use tokens::Tokens;
 use wasm_bindgen::prelude::*;
@@ -32,15 +32,6 @@ pub struct Search {
     model: Rc<Model>,
     tokens: Rc<Tokens>,
     index: Option<Index>,
-}
-
-/// Opens the device, and returns its description. A page calls this first.
-#[wasm_bindgen]
-pub async fn open() -> Result<String, JsError> {
-    console_error_panic_hook::set_once();
-    // A page that starts again has a logger.
-    _ = console_log::init_with_level(log::Level::Warn);
-    Ok(Device::best_async().await?.to_string())
 }
 
 /// Adds four numbers up on the device: the least that shows that it works.
@@ -109,8 +100,4 @@ impl Search {
 fn tell(progress: &Function, done: usize, all: usize) {
     // A page whose progress fails shows that by itself.
     _ = progress.call2(&JsValue::NULL, &(done as f64).into(), &(all as f64).into());
-}
-
-fn shown(error: anyhow::Error) -> JsError {
-    JsError::new(&format!("{error:#}"))
 }

@@ -1,11 +1,26 @@
-//! Files that the page fetches in ranges.
+//! What both pages share: how they begin, how they show errors, and files that they fetch in ranges.
 
 use js_sys::{Promise, Uint8Array};
+use marquetry::Device;
 use marquetry::io::{Later, RangeSource};
 use std::io;
 use std::ops::Range;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
+
+/// Opens the device, and returns its description. A page calls this first.
+#[wasm_bindgen]
+pub async fn open() -> Result<String, JsError> {
+    console_error_panic_hook::set_once();
+    // A page that starts again has a logger.
+    _ = console_log::init_with_level(log::Level::Warn);
+    Ok(Device::best_async().await?.to_string())
+}
+
+/// Returns an error as pages show it.
+pub fn shown(error: anyhow::Error) -> JsError {
+    JsError::new(&format!("{error:#}"))
+}
 
 #[wasm_bindgen]
 extern "C" {
