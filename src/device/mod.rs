@@ -52,7 +52,8 @@ use std::sync::Arc;
 /// # In a browser
 /// Nothing may block in a browser, neither in a page nor in a worker. A call that would is an
 /// [`Error::WouldBlock`](crate::Error::WouldBlock) that names its twin, such as `to_vec_async`. [`list`](Device::list)
-/// logs the error, and returns no device. `trim`, and operations that would wait for the oldest work, do not wait there.
+/// logs the error, and returns no device. `trim`, and operations that would wait for the oldest work, do not wait
+/// there.
 ///
 /// A kernel compiles in the browser's own process when it is first launched.
 /// [`warm_up_async`](Device::warm_up_async) lets the page go on between kernels. No thread is started. Devices and

@@ -78,8 +78,8 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
 }
 
 /// Makes each `&&` and `||` a `&` and `|`. SPIR-V computes both sides of a logical operation, but WGSL branches over
-/// the right side of these. SwiftShader, Chromium's driver for the processor, compiled a kernel with 34 of them for 100 s
-/// until the browser ended it. Now it takes 0.4 s.
+/// the right side of these. SwiftShader, Chromium's driver for the processor, compiled a kernel with 34 of them for
+/// 100 s until the browser ended it. Now it takes 0.4 s.
 fn compute_both_sides(ir: &mut naga::Module) {
     use naga::{BinaryOperator, Expression};
     let entry_points = ir.entry_points.iter_mut().map(|entry_point| &mut entry_point.function);

@@ -3,6 +3,7 @@
 use crate::capture::message;
 use marquetry::{DType, Device, Error, Result, Tensor};
 use pollster::block_on;
+use std::time::Instant;
 
 on_each_device! {
     kernels_are_compiled_elsewhere
@@ -56,18 +57,22 @@ fn what_is_captured_later_is_the_same(device: &Device) -> Result<()> {
 
 fn all_work_has_run_when_a_wait_ends(device: &Device) -> Result<()> {
     let x = Tensor::rand(0f32, 1.0, (512, 512), device)?;
-    x.matmul(&x)?.realize()?;
-    device.synchronize()?;
-    let before = device.memory_stats().in_use;
-    // Work holds its results until it has run.
-    let mut product = x.clone();
-    for _ in 0..8 {
-        product = product.matmul(&x)?;
-        product.realize()?;
-    }
-    drop(product);
-    block_on(device.synchronize_async())?;
-    assert_eq!(device.memory_stats().in_use, before);
+    // Recording takes a small part of the time.
+    let time = |wait: &dyn Fn() -> Result<()>| {
+        device.synchronize()?;
+        let start = Instant::now();
+        let mut product = x.clone();
+        for _ in 0..8 {
+            product = product.matmul(&x)?;
+            product.realize()?;
+        }
+        wait()?;
+        Ok(start.elapsed())
+    };
+    time(&|| device.synchronize())?;
+    let blocking = time(&|| device.synchronize())?.min(time(&|| device.synchronize())?);
+    let awaited = time(&|| block_on(device.synchronize_async()))?;
+    assert!(awaited > blocking / 3, "it took {awaited:?}, and {blocking:?} if it blocked");
     Ok(())
 }
 
