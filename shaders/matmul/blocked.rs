@@ -1,6 +1,7 @@
 //! Products by blocks. A workgroup goes through the depth of its block in steps, with two stages of tiles in workgroup
 //! memory. While it multiplies from one stage, it loads the next step into the other.
 
+use super::windows::{Line, Lines};
 use super::{Matmul, Output, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::encoding::{Encoding, Loader, Width};
@@ -89,13 +90,14 @@ impl Block {
 struct StagedSide<'k> {
     k: &'k KernelBuilder,
     source: Source<'k>,
-    /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
-    /// block begins.
+    /// Where the matrix begins, its lines, how many there are, and where the block begins.
     start: Value<'k>,
+    lines: Lines<'k>,
     length: Value<'k>,
-    stride: Value<'k>,
-    depth_stride: Value<'k>,
     first: Value<'k>,
+    /// If lines are windows that are read by fours, those that this invocation loads from. They are found once, as that
+    /// takes divisions.
+    windows: Vec<Line<'k>>,
     /// The depth of the product, if loads may be beyond it.
     depth: Option<Value<'k>>,
     tile: StagedTile<'k>,
@@ -147,23 +149,30 @@ impl<'k> StagedTile<'k> {
 
 impl<'k> StagedSide<'k> {
     fn a(p: &ProductBlock<'k>, block: Block, encoding: Encoding) -> Self {
-        let strides = [p.a.row_stride, p.a.column_stride];
-        StagedSide::new(p, block, ("a", encoding, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
+        let lines = (p.a.start, p.a_lines());
+        let mut a = StagedSide::new(p, block, ("a", encoding, block.a), block.shape[0], lines, [p.m, p.first_row]);
+        if p.windows.is_some() {
+            if !matches!(a.source, Source::Quads(_, Along::Depth)) {
+                p.k.fail("windows are read along the channels, by fours");
+            }
+            let place = |turn| a.place(p.k.u32(turn), Along::Depth, 4)[0];
+            let line = |turn| a.lines.line((a.first + place(turn)).min(a.length - 1));
+            a.windows = (0..a.turns(4)).map(line).collect();
+        }
+        a
     }
 
     fn b(p: &ProductBlock<'k>, block: Block, encoding: Encoding) -> Self {
-        let strides = [p.b.column_stride, p.b.row_stride];
-        StagedSide::new(p, block, ("b", encoding, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
+        let lines = (p.b.start, p.b_lines());
+        StagedSide::new(p, block, ("b", encoding, block.b), block.shape[1], lines, [p.n, p.first_column])
     }
 
-    /// The strides run across and along the depth.
     fn new(
         p: &ProductBlock<'k>,
         block: Block,
         (name, encoding, reading): (&str, Encoding, Reading),
         extent: u32,
-        start: Value<'k>,
-        [stride, depth_stride]: [Value<'k>; 2],
+        (start, lines): (Value<'k>, Lines<'k>),
         [length, first]: [Value<'k>; 2],
     ) -> Self {
         let tile = StagedTile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
@@ -173,7 +182,7 @@ impl<'k> StagedSide<'k> {
         };
         let depth = (!block.whole).then_some(p.depth);
         let threads = block.workgroup();
-        StagedSide { k: p.k, source, start, length, stride, depth_stride, first, depth, tile, threads }
+        StagedSide { k: p.k, source, start, lines, length, first, windows: Vec::new(), depth, tile, threads }
     }
 
     /// Returns the index of the first of some elements of the matrix. Beyond the edge, the last elements are repeated,
@@ -183,7 +192,7 @@ impl<'k> StagedSide<'k> {
         let depth = self.depth.map_or(depth, |end| depth.min(end - last[1]));
         let (Source::Quads(source, _) | Source::Single(source, _)) = &self.source;
         let in_blocks = source.place_in_blocks(place, self.start + depth);
-        in_blocks.unwrap_or_else(|| self.start + place * self.stride + depth * self.depth_stride)
+        in_blocks.unwrap_or_else(|| self.lines.index(&self.lines.line(place), &self.lines.depth(depth)).0)
     }
 
     /// Returns an element or four, or 0 beyond the depth.
@@ -219,12 +228,28 @@ impl<'k> StagedSide<'k> {
     /// [`store`](Self::store) loads them.
     fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
         let Source::Quads(source, along) = &self.source else { return Vec::new() };
+        if !self.windows.is_empty() {
+            return self.load_windows(source, from);
+        }
         let four = |turn| {
             let [place, depth] = self.place(self.k.u32(turn), *along, 4);
             let last = if *along == Along::Depth { [1, 4] } else { [4, 1] };
             self.or_zero(from + depth, source.load(self.index(place, from + depth, last) / 4))
         };
         (0..self.turns(4)).map(four).collect()
+    }
+
+    /// Loads this invocation's quads of windows, from a depth on.
+    fn load_windows(&self, source: &Loader<'k>, from: Value<'k>) -> Vec<Value<'k>> {
+        let [_, depth] = self.place(self.k.u32(0), Along::Depth, 4);
+        let depth = from + depth;
+        let place = self.lines.depth(self.depth.map_or(depth, |end| depth.min(end - 4)));
+        let load = |line: &Line<'k>| {
+            let (index, is_inside) = self.lines.index(line, &place);
+            let four = source.load(index / 4);
+            self.or_zero(depth, is_inside.map_or(four, |is_inside| is_inside.select(four, 0)))
+        };
+        self.windows.iter().map(load).collect()
     }
 
     /// Fills a stage of the tile with the loaded quads, or with elements one by one.

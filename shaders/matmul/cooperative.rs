@@ -4,7 +4,8 @@
 
 use super::exit::{Exit, Place};
 use super::fragments;
-use super::{Along, Matmul, Matrix, Part, ProductBlock};
+use super::windows::{Line, Lines};
+use super::{Along, Matmul, Part, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::blocks::{Blocks, Neighbours};
 use crate::kernels::encoding::Encoding;
@@ -183,13 +184,13 @@ struct UnitSide<'k> {
     /// The vectors that an invocation loads at a time.
     together: u32,
     threads: u32,
-    /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
-    /// block begins.
+    /// Where the matrix begins, its lines, how many there are, and where the block begins.
     start: Value<'k>,
+    lines: Lines<'k>,
     length: Value<'k>,
-    stride: Value<'k>,
-    depth_stride: Value<'k>,
     first: Value<'k>,
+    /// If lines are windows, those that this invocation loads from. They are found once, as that takes divisions.
+    windows: Vec<Line<'k>>,
     /// The depth of the product, if loads may be beyond it.
     depth: Option<Value<'k>>,
 }
@@ -207,7 +208,7 @@ impl<'k> UnitSide<'k> {
         let is_within = self.depth.map(|end| depth.lt(end));
         match &self.source {
             Source::Dense(buffer) => {
-                let first = self.start + place * self.stride + within * self.depth_stride;
+                let (first, _) = self.lines.index(&self.lines.line(place), &self.lines.depth(within));
                 let vector = buffer.load(first / self.per_vector);
                 Vectors::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
             }
@@ -220,6 +221,26 @@ impl<'k> UnitSide<'k> {
         }
     }
 
+    /// Loads this invocation's vectors of windows, from a depth on.
+    fn load_windows(&self, buffer: Array<'k>, from: Value<'k>) -> Vec<Vectors<'k>> {
+        let [_, vector] = self.place(0);
+        let depth = from + vector * self.per_vector;
+        let is_within = self.depth.map(|end| depth.lt(end));
+        let depth = self.lines.depth(self.depth.map_or(depth, |end| depth.min(end - self.per_vector)));
+        let load = |line: &Line<'k>| {
+            let (first, is_inside) = self.lines.index(line, &depth);
+            let vector = buffer.load(first / self.per_vector);
+            let counts = is_inside.into_iter().chain(is_within).reduce(|a, b| a & b);
+            Vectors::Dense(counts.map_or(vector, |counts| counts.select(vector, 0)))
+        };
+        self.windows.iter().map(load).collect()
+    }
+
+    /// Returns the number of times that an invocation loads vectors of a tile.
+    fn turns(&self) -> u32 {
+        self.tile.vectors_of_lines() / (self.threads * self.together)
+    }
+
     /// Returns the line of the tile that this invocation loads, and the first vector in the line.
     fn place(&self, turn: u32) -> [Value<'k>; 2] {
         let (lane, loads) = (self.k.local_index(), self.tile.line / self.together);
@@ -228,7 +249,9 @@ impl<'k> UnitSide<'k> {
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
     fn load(&self, from: Value<'k>) -> Vec<Vectors<'k>> {
-        let turns = self.tile.vectors_of_lines() / (self.threads * self.together);
+        if let (false, Source::Dense(buffer)) = (self.windows.is_empty(), &self.source) {
+            return self.load_windows(*buffer, from);
+        }
         let load = |turn| {
             let [line, vector] = self.place(turn);
             let inside = vector * self.per_vector;
@@ -237,7 +260,7 @@ impl<'k> UnitSide<'k> {
                 Along::Other => self.vectors(inside, from + line),
             }
         };
-        (0..turns).map(load).collect()
+        (0..self.turns()).map(load).collect()
     }
 
     fn store(&self, loaded: &[Vectors<'k>]) {
@@ -324,8 +347,7 @@ impl<'k> Work<'k> {
         let side = |i: usize,
                     source,
                     along,
-                    matrix: Matrix<'k>,
-                    [stride, depth_stride]: [Value<'k>; 2],
+                    (start, lines): (Value<'k>, Lines<'k>),
                     [length, first]: [Value<'k>; 2]| {
             let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
             let base = if i == 0 { 0 } else { tiles[0].vectors() };
@@ -346,19 +368,23 @@ impl<'k> Work<'k> {
                 per_vector,
                 together: if is_packed && pairs { 2 } else { 1 },
                 threads: block.invocations(),
-                start: matrix.start,
+                start,
+                lines,
                 length,
-                stride,
-                depth_stride,
                 first,
+                windows: Vec::new(),
                 depth: (!layout.whole).then_some(p.depth),
             }
         };
-        let (a, b) = (p.a, p.b);
-        let sides = [
-            side(0, a_source, layout.a, a, [a.row_stride, a.column_stride], [p.m, p.first_row]),
-            side(1, b_source, layout.b, b, [b.column_stride, b.row_stride], [p.n, p.first_column]),
+        let mut sides = [
+            side(0, a_source, layout.a, (p.a.start, p.a_lines()), [p.m, p.first_row]),
+            side(1, b_source, layout.b, (p.b.start, p.b_lines()), [p.n, p.first_column]),
         ];
+        if p.windows.is_some() {
+            let a = &mut sides[0];
+            let line = |turn| a.lines.line((a.first + a.place(turn)[0]).min(a.length - 1));
+            a.windows = (0..a.turns()).map(line).collect();
+        }
         let down = block.shape[0] / block.part[0];
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
         let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C };

@@ -9,13 +9,16 @@ mod fragments;
 mod registers;
 mod unit_vectors;
 mod vectors;
+mod windows;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use unit_vectors::UnitVectors;
 pub(crate) use vectors::{VectorSide, Vectors};
+pub(crate) use windows::{Windows, WindowsParameters};
 
+use self::windows::{DeclaredWindows, Lines};
 use super::blocks::{BlockMatrix, DeclaredMatrix, fit_halves};
 use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
@@ -68,6 +71,8 @@ pub(crate) struct Matmul {
     /// epilogue's dtype.
     pub output: DType,
     pub batch_rank: usize,
+    /// If the rows of the left operand are the windows of a convolution, their form.
+    pub windows: Option<Windows>,
     pub tile: MatmulTile,
     /// The expression that the kernel computes from the product before it stores it.
     pub epilogue: Option<Box<Epilogue>>,
@@ -101,6 +106,7 @@ parameters! {
     host: Parameters;
     device: Declared;
     sizes: Sizes = config.sizes(),
+    windows: Option<Windows> = config.windows,
     /// The right operand, if it is quantised. A column of the operand is a row of the quantised matrix.
     matrix: Option<BlockMatrix> = config.b.matrix(),
     /// What a norm of the rows adds to the mean of their squares.
@@ -113,7 +119,7 @@ parameters! {
 impl Matmul {
     /// Returns a product of two operands of one encoding, without an epilogue.
     pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: MatmulTile) -> Matmul {
-        Matmul { a: operands, b: operands, output, batch_rank, tile, epilogue: None }
+        Matmul { a: operands, b: operands, output, batch_rank, windows: None, tile, epilogue: None }
     }
 
     fn sizes(&self) -> Sizes {
@@ -224,6 +230,8 @@ struct ProductBlock<'k> {
     part: Option<Part<'k>>,
     /// The right operand, if it is quantised.
     matrix: Option<DeclaredMatrix<'k>>,
+    /// The windows that are the rows of the left operand, if they are not in memory.
+    windows: Option<DeclaredWindows<'k>>,
     /// What a norm of the rows adds to the mean of their squares.
     eps: Option<Value<'k>>,
     /// The distance in elements from the column of a gate to the one that it gates.
@@ -268,7 +276,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, matrix, eps, behind_gates, epilogue } = config.declare(k);
+        let Declared { sizes, windows, matrix, eps, behind_gates, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
@@ -318,10 +326,24 @@ impl<'k> ProductBlock<'k> {
             first_column: block_column * columns,
             part: count.map(part),
             matrix,
+            windows,
             eps,
             behind_gates,
             epilogue,
         }
+    }
+
+    /// Returns the rows of the left operand.
+    fn a_lines(&self) -> Lines<'k> {
+        let Some(windows) = &self.windows else {
+            return Lines::of_matrix(self.a, [self.a.row_stride, self.a.column_stride]);
+        };
+        Lines::of_windows(self.a.start, windows.clone(), self.part.map(|part| part.number * self.depth))
+    }
+
+    /// Returns the columns of the right operand.
+    fn b_lines(&self) -> Lines<'k> {
+        Lines::of_matrix(self.b, [self.b.column_stride, self.b.row_stride])
     }
 
     /// Declares the buffer of an operand.
@@ -516,6 +538,10 @@ impl Family for Matmul {
             (_, Encoding::Blocks(format)) => format!(" by {format}"),
             _ => String::new(),
         };
+        let words = match self.windows {
+            Some(Windows { axes }) => format!(" windows {axes}d{words}"),
+            None => words,
+        };
         let dtype = self.dtype();
         let Some(epilogue) = &self.epilogue else {
             let output = if self.output == dtype.widened() { "" } else { " narrowed" };
@@ -628,7 +654,7 @@ impl Family for Matmul {
         };
         let packed = |format, dtype, tile| {
             let (a, b) = (Encoding::Dense(dtype), Encoding::Blocks(format));
-            Matmul { a, b, output: dtype, batch_rank: 0, tile, epilogue: None }
+            Matmul { a, b, output: dtype, batch_rank: 0, windows: None, tile, epilogue: None }
         };
         let largest = Block::of(DType::F32).into_iter().take(1);
         let unpacking = |block| MatmulTile::Workgroup(Block { b: Reading::Quads(Along::Depth), ..block });

@@ -86,6 +86,14 @@ impl Layout {
         self.offset == 0 && self.is_contiguous()
     }
 
+    /// Returns the axes from the outermost one in memory to the innermost one, if the elements lie in that order without
+    /// gaps.
+    pub fn order(&self) -> Option<Dims> {
+        let mut axes: Dims = (0..self.shape.rank()).collect();
+        axes.sort_by_key(|&axis| std::cmp::Reverse(self.strides[axis]));
+        self.permuted(&axes).is_contiguous().then_some(axes)
+    }
+
     /// Returns this view as it is seen through another one: `seen` is a view of the elements of this layout's shape in
     /// row-major order. Returns `None` if the result has no strides.
     pub fn through(&self, seen: &Layout) -> Option<Layout> {

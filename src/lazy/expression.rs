@@ -6,7 +6,8 @@ use super::storage::Storage;
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::shape::{Shape, checked_elements};
+use crate::base::layout::Layout;
+use crate::base::shape::{Dims, Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
@@ -109,12 +110,30 @@ impl Expression {
     }
 }
 
+/// An order of elements in memory that is not row-major.
+struct Order {
+    shape: Shape,
+    /// The axes from the outermost one in memory to the innermost one. The expression has its axes in this order.
+    axes: Dims,
+}
+
 /// Records an elementwise operation: the terms of its expression, in the order in which they are computed.
 pub(crate) struct ExpressionBuilder {
     expression: Expression,
     placement: Arc<Placement>,
+    /// If the result is not in row-major order.
+    order: Option<Box<Order>>,
     /// The size of the kernel, if everything below is fused into it.
     extent: Extent,
+}
+
+impl Order {
+    /// Returns where elements are, with the axes of the shape.
+    fn seen(&self, placement: &Placement) -> Arc<Placement> {
+        let mut inverse: Dims = Dims::from_elem(0, self.axes.len());
+        self.axes.iter().enumerate().for_each(|(place, &axis)| inverse[axis] = place);
+        Placement::new(placement.permuted(&inverse), &placement.device)
+    }
 }
 
 impl ExpressionBuilder {
@@ -134,22 +153,45 @@ impl ExpressionBuilder {
         }
     }
 
-    /// Starts an expression over the elements of the shape that two tensors broadcast to.
+    /// Starts an expression over the elements of a tensor's shape. If the tensor has no gaps, the result has its order in
+    /// memory, as in PyTorch. So images whose channels come last keep that order.
+    #[inline]
+    pub fn in_order_of(tensor: &impl AsRef<View>) -> Self {
+        let tensor = tensor.as_ref();
+        match tensor.placement.as_ref() {
+            Some(placement) if !placement.is_contiguous() => ExpressionBuilder::in_order(tensor, placement),
+            _ => ExpressionBuilder::like(tensor),
+        }
+    }
+
+    fn in_order(tensor: &View, placement: &Placement) -> Self {
+        let Some(axes) = placement.order() else { return ExpressionBuilder::like(tensor) };
+        let Layout { shape, .. } = placement.permuted(&axes);
+        let own = &tensor.storage.placement;
+        let whole = own.is_dense() && own.shape == shape;
+        let ordered = if whole { own.clone() } else { Placement::contiguous(shape, &placement.device) };
+        let order = Order { shape: placement.shape.clone(), axes };
+        ExpressionBuilder { order: Some(Box::new(order)), ..ExpressionBuilder::over(ordered) }
+    }
+
+    /// Starts an expression over the elements of the shape that two tensors broadcast to. Its result has the order in
+    /// memory of a tensor with this shape. If they differ, a tensor in row-major order decides, else the first one.
     #[inline]
     pub fn broadcasting(a: &impl AsRef<View>, b: &impl AsRef<View>, op: &'static str) -> Result<Self> {
         let [a, b] = [a.as_ref(), b.as_ref()];
         if a.placement().has_shape_of(b.placement()) {
-            return Ok(ExpressionBuilder::like(if a.placement().is_dense() { a } else { b }));
+            let row_major = [a, b].into_iter().find(|side| side.placement().is_dense());
+            return Ok(row_major.map_or_else(|| ExpressionBuilder::in_order_of(a), ExpressionBuilder::like));
         }
         let shape = a.shape().broadcast_with(b.shape(), op)?;
         let same = [a, b].into_iter().find(|side| side.shape() == &shape);
-        Ok(same.map_or_else(|| ExpressionBuilder::new(shape.clone(), a.device()), ExpressionBuilder::like))
+        Ok(same.map_or_else(|| ExpressionBuilder::new(shape.clone(), a.device()), ExpressionBuilder::in_order_of))
     }
 
     /// `placement` is contiguous and has no offset.
     #[inline]
     fn over(placement: Arc<Placement>) -> Self {
-        ExpressionBuilder { expression: Expression::default(), placement, extent: Extent::default() }
+        ExpressionBuilder { expression: Expression::default(), placement, order: None, extent: Extent::default() }
     }
 
     /// Adds the element of a tensor, broadcast to the shape.
@@ -157,12 +199,18 @@ impl ExpressionBuilder {
     pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<TermId> {
         let tensor = tensor.as_ref();
         check_computes(tensor.device(), tensor.dtype)?;
-        let ExpressionBuilder { expression: Expression { expr, operands }, placement, extent } = self;
+        let ExpressionBuilder { expression: Expression { expr, operands }, placement, order, extent } = self;
         let seen = tensor.placement();
-        let other = match seen.has_shape_of(placement) {
-            true if seen.is_same(placement) => None,
-            true => Some(seen.clone()),
-            false => Some(Placement::new(seen.broadcast_to(&placement.shape, op)?, &seen.device)),
+        let other = match order {
+            Some(order) => {
+                let ordered = seen.broadcast_to(&order.shape, op)?.permuted(&order.axes);
+                (ordered != placement.layout).then(|| Placement::new(ordered, &seen.device))
+            }
+            None if !seen.has_shape_of(placement) => {
+                Some(Placement::new(seen.broadcast_to(&placement.shape, op)?, &seen.device))
+            }
+            None if seen.is_same(placement) => None,
+            None => Some(seen.clone()),
         };
         let is_known = |known: &Source| match known {
             Source::Tensor { storage, placed: None } => other.is_none() && Arc::ptr_eq(storage, &tensor.storage),
@@ -191,8 +239,9 @@ impl ExpressionBuilder {
         expr.scalar(operands.len() - 1, word.dtype)
     }
 
-    /// Adds the element's place in the output, as `u32`.
+    /// Adds the element's place in the output, as `u32`. The output is in row-major order.
     pub fn index(&mut self) -> TermId {
+        debug_assert!(self.order.is_none(), "places count in row-major order");
         self.expression.expr.push(Term::Index)
     }
 
@@ -220,14 +269,15 @@ impl ExpressionBuilder {
     /// Returns the tensor of the values of the last term. It is computed when it is needed.
     #[inline(always)]
     pub fn finish<T: From<View>>(self, result: TermId, op: &'static str) -> Result<T> {
-        let ExpressionBuilder { expression, placement, extent } = self;
+        let ExpressionBuilder { expression, placement, order, extent } = self;
         debug_assert_eq!(result, expression.expr.result(), "the result is the last term");
         checked_elements(&placement.shape, op)?;
         let dtype = expression.expr.dtype();
         check_computes(&placement.device, dtype)?;
         let extent = extent.and(Extent::of_operations(expression.operations()));
+        let seen = order.map(|order| order.seen(&placement));
         let storage = Arc::new(Storage::of_expression(expression, extent.operations(), placement));
-        let view = View { storage, placement: None, dtype, extent };
+        let view = View { storage, placement: seen, dtype, extent };
         if !view.device().runtime().fuses() {
             view.buffer()?;
         }

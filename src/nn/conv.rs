@@ -3,8 +3,13 @@
 #[cfg(has_io)]
 use super::Weights;
 use crate::base::error::Result;
-use crate::ops::ConvConfig;
+use crate::ops::{ConvConfig, prepared_weight};
 use crate::tensor::Tensor;
+
+/// A weight that cannot be copied stays as it is: the layer's calls then say why.
+fn prepared(weight: Tensor, config: &ConvConfig) -> Tensor {
+    prepared_weight(&weight, config).unwrap_or(weight)
+}
 
 macro_rules! convolution {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
@@ -17,9 +22,10 @@ macro_rules! convolution {
         }
 
         impl $name {
-            /// Returns the layer of a weight, a bias, which may be `None`, and a configuration.
+            /// Returns the layer of a weight, a bias, which may be `None`, and a configuration. The weight is copied to
+            /// the order that the device multiplies, so that no call has to.
             pub fn new(weight: Tensor, bias: impl Into<Option<Tensor>>, config: ConvConfig) -> Self {
-                $name { weight, bias: bias.into(), config }
+                $name { weight: prepared(weight, &config), bias: bias.into(), config }
             }
 
             /// Loads `weight`, and `bias` if it is there.
@@ -28,7 +34,7 @@ macro_rules! convolution {
             /// As [`Weights::tensor`].
             #[cfg(has_io)]
             pub fn load(weights: &Weights, config: ConvConfig) -> Result<Self> {
-                Ok($name { weight: weights.tensor("weight")?, bias: weights.optional("bias")?, config })
+                Ok($name::new(weights.tensor("weight")?, weights.optional("bias")?, config))
             }
 
             /// Returns the convolution of `x`.

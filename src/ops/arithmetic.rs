@@ -26,7 +26,7 @@ impl Tensor {
     /// for `bool`.
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), "affine")?;
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let x = builder.tensor(self, "affine")?;
         let scale = builder.scalar(Word::of(scale, self.dtype(), "affine")?);
         let shift = builder.scalar(Word::of(shift, self.dtype(), "affine")?);
@@ -46,7 +46,7 @@ impl Tensor {
 
     fn clamped(&self, low: Number, high: Number, op: &'static str) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), op)?;
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let x = builder.tensor(self, op)?;
         let low = builder.scalar(Word::of(low, self.dtype(), op)?);
         let high = builder.scalar(Word::of(high, self.dtype(), op)?);

@@ -14,7 +14,7 @@ use crate::engine::pool::Buffer;
 use crate::kernels::epilogue;
 use crate::kernels::matmul::{
     Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitVectors, VectorSide,
-    Vectors,
+    Vectors, Windows, WindowsParameters,
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::shared_buffers;
@@ -31,6 +31,8 @@ pub(crate) struct BatchedProduct {
     pub lengths: Dims,
     pub lhs: Operand,
     pub rhs: Operand,
+    /// Where the rows of the left operand are, if they are windows. Its strides are then 0.
+    pub windows: Option<WindowsParameters>,
     /// What a norm of the left rows adds to the mean of their squares.
     pub eps: Option<Word>,
     /// The distance in elements from the column of a gate to the one that it gates.
@@ -55,9 +57,22 @@ impl BatchedProduct {
             row: view.strides[rank],
             column: view.strides[rank + 1],
         });
-        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, eps: None, behind_gates: None };
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, windows: None, eps: None, behind_gates: None };
         while problem.merge_batch_into_rows() {}
         problem
+    }
+
+    /// Returns the product of the windows of a tensor, which begins at `offset`, and a matrix.
+    pub fn of_windows(offset: usize, windows: WindowsParameters, rhs: &Layout, sizes: [usize; 3]) -> Self {
+        let lhs = Operand { offset, batch: Dims::new(), row: 0, column: 0 };
+        let rhs = Operand { offset: rhs.offset, batch: Dims::new(), row: rhs.strides[0], column: rhs.strides[1] };
+        let (lengths, windows) = (Dims::new(), Some(windows));
+        BatchedProduct { sizes, lengths, lhs, rhs, windows, eps: None, behind_gates: None }
+    }
+
+    /// Returns the form of the windows, if the left operand's rows are such.
+    pub fn form_of_windows(&self) -> Option<Windows> {
+        self.windows.as_ref().map(|windows| Windows { axes: windows.windows.len() })
     }
 
     /// Merges the innermost batch axis into the rows. If all left matrices along this axis are multiplied by the same
@@ -84,7 +99,10 @@ impl BatchedProduct {
     /// Returns the block with reads and writes that suit the memory order of the operands and the product.
     pub fn fitted(&self, block: Block) -> Block {
         let [m, n, k] = self.sizes;
-        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let a = match self.windows {
+            Some(_) => Reading::Quads(Along::Depth),
+            None => self.lhs.reading(self.lhs.row, m, self.lhs.column, k),
+        };
         let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
@@ -92,8 +110,12 @@ impl BatchedProduct {
     /// Returns, for each operand, the axis along which `count` elements at a time lie side by side.
     pub fn along(&self, count: usize) -> [Option<Along>; 2] {
         let [m, n, k] = self.sizes;
+        let windows = self.windows.as_ref();
         [
-            self.lhs.along(self.lhs.row, m, self.lhs.column, k, count),
+            match windows.map(|windows| windows.are_along_channels(self.lhs.offset, count)) {
+                Some(are_along) => are_along.then_some(Along::Depth),
+                None => self.lhs.along(self.lhs.row, m, self.lhs.column, k, count),
+            },
             self.rhs.along(self.rhs.column, n, self.rhs.row, k, count),
         ]
     }
@@ -108,11 +130,12 @@ impl BatchedProduct {
             row,
             column,
         };
-        (self.along(16) == [Some(Along::Depth); 2]).then(|| BatchedProduct {
+        (self.windows.is_none() && self.along(16) == [Some(Along::Depth); 2]).then(|| BatchedProduct {
             sizes: [m, n, k / 4],
             lengths: self.lengths.clone(),
             lhs: words(&self.lhs, self.lhs.row / 4, 1),
             rhs: words(&self.rhs, 1, self.rhs.column / 4),
+            windows: None,
             eps: None,
             behind_gates: None,
         })
@@ -136,6 +159,8 @@ impl BatchedProduct {
             lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
             lhs: split(&self.lhs, self.lhs.column),
             rhs: split(&self.rhs, self.rhs.row),
+            // The kernel finds its part of the depth in each window.
+            windows: self.windows.clone(),
             eps: None,
             behind_gates: None,
         }
@@ -147,7 +172,7 @@ impl BatchedProduct {
         let tuning = &device.tuning().matmul;
         let longest = self.sizes[2] / tuning.shortest;
         let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
-        if longest < 2 || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
+        if longest < 2 || self.windows.is_some() || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
             return 1;
         }
         // A power of two divides most depths.
@@ -201,7 +226,7 @@ impl BatchedProduct {
             _ => return None,
         };
         let (Reading::Quads(Along::Depth), Reading::Quads(along)) = (vectors, matrix) else { return None };
-        if dtype.size_in_bytes() > 4 {
+        if dtype.size_in_bytes() > 4 || self.windows.is_some() {
             return None;
         }
         let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
@@ -239,7 +264,7 @@ impl BatchedProduct {
         let force = &environment::settings().force;
         let may_use = !force.no_units && force.unit_blocks.is_empty();
         let has_units = units.vectors && may_use && dtype.size_in_bytes() == 2;
-        let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64;
+        let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64 && self.windows.is_none();
         if !has_units || !pays || !info.features.matrix_units.multiply(dtype, [16; 3]) {
             return None;
         }
@@ -281,7 +306,14 @@ impl BatchedProduct {
     /// Returns the parameters of a kernel for operands that are not quantised.
     pub fn all_parameters(&self, epilogue: Option<epilogue::Parameters>) -> Parameters {
         let (eps, behind_gates) = (self.eps, self.behind_gates);
-        Parameters { sizes: self.parameters(), matrix: None, eps, behind_gates, epilogue }
+        Parameters {
+            sizes: self.parameters(),
+            windows: self.windows.clone(),
+            matrix: None,
+            eps,
+            behind_gates,
+            epilogue,
+        }
     }
 
     fn parameters(&self) -> SizeParameters {

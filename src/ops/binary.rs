@@ -25,7 +25,7 @@ impl Tensor {
         op: &'static str,
     ) -> Result<Tensor> {
         function.domain().check(self.dtype(), op)?;
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let x = builder.tensor(self, op)?;
         let number = builder.scalar(Word::of(number, self.dtype(), op)?);
         let (a, b) = if reversed { (number, x) } else { (x, number) };

@@ -1,5 +1,6 @@
 //! Convolutions and transposed convolutions.
 
+use super::conv_product::is_channels_last;
 use super::loaded::Loaded;
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
@@ -30,7 +31,7 @@ pub struct ConvConfig {
     padding: PerAxis<(usize, usize)>,
     dilation: PerAxis<usize>,
     output_padding: PerAxis<usize>,
-    groups: usize,
+    pub(super) groups: usize,
 }
 
 impl Default for ConvConfig {
@@ -187,20 +188,20 @@ const FAR: usize = 8;
 
 /// The kind of convolution.
 #[derive(Clone, Copy)]
-struct Convolution {
+pub(super) struct Convolution {
     axes: usize,
-    transposed: bool,
-    op: &'static str,
+    pub transposed: bool,
+    pub op: &'static str,
 }
 
 /// The sizes of a convolution.
-struct Sizes {
-    groups: usize,
+pub(super) struct Sizes {
+    pub groups: usize,
     /// Channels per group.
-    input_channels: usize,
-    output_channels: usize,
-    windows: Vec<Window>,
-    outputs: Dims,
+    pub input_channels: usize,
+    pub output_channels: usize,
+    pub windows: Vec<Window>,
+    pub outputs: Dims,
 }
 
 impl Convolution {
@@ -301,7 +302,7 @@ impl Convolution {
     }
 
     /// Returns whether a long kernel meets the input with few of its taps, whatever its place.
-    fn meets_little(&self, window: &Window) -> bool {
+    pub(super) fn meets_little(&self, window: &Window) -> bool {
         let Window { input, kernel, stride, dilation, .. } = *window;
         let common = if self.transposed { gcd(stride as i128, dilation as i128) as usize } else { 1 };
         // A place of a transposed convolution uses every `stride / common`-th tap. These taps meet every
@@ -334,6 +335,13 @@ impl Convolution {
         if shape.contains(&0) || x.elem_count() == 0 || weight.elem_count() == 0 {
             // All sums are empty.
             return with_bias(Tensor::zeros(shape, summed, device)?, bias);
+        }
+        // The bias is added before the sum is rounded.
+        let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
+        if let Some(y) = self.as_product(x, weight, sizes, unrounded)? {
+            let bias = bias.map(|bias| bias.to_dtype(unrounded)).transpose()?;
+            let y = with_bias(y.reshape(shape)?, bias.as_ref())?.to_dtype(summed)?;
+            return if is_channels_last(x) { Ok(y) } else { y.contiguous() };
         }
         // In a transposed convolution, outputs that are a stride apart use the same taps.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };

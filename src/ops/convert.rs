@@ -25,7 +25,7 @@ impl Tensor {
         if self.dtype() == dtype {
             return Ok(self.clone());
         }
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let x = builder.tensor(self, "to_dtype")?;
         let y = builder.cast(dtype, x);
         builder.finish(y, "to_dtype")

@@ -368,7 +368,10 @@ pub(crate) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
     {
         return term.to_dtype(dtype);
     }
-    let mut builder = ExpressionBuilder::new(shape.clone(), like.device());
+    let mut builder = match like.shape() == shape {
+        true => ExpressionBuilder::in_order_of(like),
+        false => ExpressionBuilder::new(shape.clone(), like.device()),
+    };
     let mut sum = None;
     for &(term, factor) in terms {
         let value = builder.tensor(term, op)?;

@@ -14,7 +14,8 @@ use crate::engine::pool::Buffer;
 use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
 use crate::kernels::expr::{Domain, UnaryOp};
-use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, Vectors};
+use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, Vectors, WindowsParameters};
+use crate::kernels::window::WindowParameters;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -81,10 +82,26 @@ impl Tensor {
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let ([lhs_matrix, rhs_matrix], sizes) = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
-        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, around: Around::default(), op }
-            .pending()?;
+        let (lhs, rhs_matrix, around) = (lhs_matrix, rhs_matrix, Around::default());
+        let product = Product { lhs, rhs: rhs_matrix, windows: None, batch, sizes, output, around, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
+    }
+
+    /// Returns the product of the windows of this tensor and a matrix, rounded to a dtype. The tensor has the axes
+    /// (N, spatial.., C), of which the last one is contiguous. The result is (N, places.., columns of the matrix).
+    pub(super) fn product_of_windows(
+        &self,
+        windows: WindowsParameters,
+        rhs: &Tensor,
+        output: DType,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        let batch: Shape = [self.dims()[0]].into_iter().chain(windows.windows.iter().map(|axis| axis.output)).collect();
+        let [k, n] = [rhs.dims()[0], rhs.dims()[1]];
+        let rows = checked_elements(&batch, op)?;
+        let (lhs, rhs, windows) = (self.clone(), rhs.clone(), Some(windows));
+        Product { lhs, rhs, windows, batch, sizes: [rows, n, k], output, around: Around::default(), op }.pending()
     }
 
     /// Returns the product of a few rows and a matrix, rounded to a dtype, with what a kernel can compute around it.
@@ -127,7 +144,7 @@ impl Tensor {
             Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
         });
         let (batch, around) = (Shape::from(()), Around { norm: norm.transpose()?, gate });
-        let product = Product { lhs, rhs, batch, sizes, output, around, op }.pending()?;
+        let product = Product { lhs, rhs, windows: None, batch, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
     }
@@ -223,6 +240,9 @@ fn split(x: &Tensor) -> (Shape, [usize; 2]) {
 struct Product {
     lhs: Tensor,
     rhs: Tensor,
+    /// If the left operand's rows are windows of `lhs`, where these are.
+    windows: Option<WindowsParameters>,
+    /// The axes of the batch. If rows are windows, the axes of the places instead.
     batch: Shape,
     /// m, n and k.
     sizes: [usize; 3],
@@ -259,6 +279,11 @@ impl Producer for Product {
             Ok(produced) => return produced,
             Err(key) => key,
         };
+        if let Some(windows) = &self.windows {
+            let (offset, rhs) = (self.lhs.layout().offset, self.rhs.layout());
+            let problem = BatchedProduct::of_windows(offset, windows.clone(), rhs, self.sizes);
+            return self.in_blocks(&problem, epilogue, &key);
+        }
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
@@ -289,19 +314,14 @@ impl Producer for Product {
                 return self.with_kernel(&problem, config, epilogue, &key);
             }
         }
-        let unit = matrix_units::unit(device, self.lhs.dtype(), self.sizes);
+        let unit = matrix_units::unit(device, self.lhs.dtype(), problem.sizes);
         if (unit.is_some() || takes_words(device, self.lhs.dtype()))
             && let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)?
         {
             let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
             return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
         }
-        if let Some(unit) = unit
-            && let Some(product) = self.on_matrix_units(&problem, unit, epilogue, &key)?
-        {
-            return Ok(product);
-        }
-        self.on_any_device(&problem, epilogue, &key)
+        self.in_blocks(&problem, epilogue, &key)
     }
 }
 
@@ -314,13 +334,24 @@ impl Product {
         if checked_elements(&shape, op)? == 0 || k == 0 {
             return Tensor::zeros(shape, output, &device);
         }
-        for matrix in [(m, k), (k, n)] {
+        // Windows are not in memory.
+        for matrix in [(m, k), (k, n)].into_iter().skip(usize::from(self.windows.is_some())) {
             checked_elements(&matrix.into(), op)?;
         }
         for side in [&self.lhs, &self.rhs] {
             side.realize()?;
         }
         Tensor::from_producer(self, shape, output, &device)
+    }
+
+    /// Computes the product on matrix units, if they can be used.
+    fn in_blocks(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
+        if let Some(unit) = matrix_units::unit(self.lhs.device(), self.lhs.dtype(), problem.sizes)
+            && let Some(product) = self.on_matrix_units(problem, unit, epilogue, key)?
+        {
+            return Ok(product);
+        }
+        self.on_any_device(problem, epilogue, key)
     }
 
     /// Returns what the kernel binds before an epilogue's inputs.
@@ -333,8 +364,13 @@ impl Product {
     }
 
     fn shape(&self) -> Shape {
-        let [m, n, _] = self.sizes;
-        self.batch.iter().copied().chain([m, n]).collect()
+        self.stored_shape(self.sizes[1])
+    }
+
+    /// Returns the shape of the product with rows of another length in memory.
+    fn stored_shape(&self, row: usize) -> Shape {
+        let rows = if self.windows.is_none() { Some(self.sizes[0]) } else { None };
+        self.batch.iter().copied().chain(rows).chain([row]).collect()
     }
 
     /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
@@ -351,6 +387,7 @@ impl Product {
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul::of(operands, output, problem.lengths.len(), tile);
+        let config = Matmul { windows: problem.form_of_windows(), ..config };
         self.with_kernel(problem, config, epilogue, key)
     }
 
@@ -436,20 +473,21 @@ impl Product {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
             let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
+            let config = Matmul { windows: problem.form_of_windows(), ..config };
             self_test::is_trusted(device, &config).then_some((parts, config))
         });
         let Some((parts, config)) = trusted else { return Ok(None) };
         if let Some(finished) = self.finished(&parts, &config, epilogue, key)? {
             return Ok(Some(finished));
         }
-        let [m, n, _] = self.sizes;
+        let n = self.sizes[1];
         if epilogue.is_none()
             && config.row(n) == n
             && let Some(plan) = self.plan(&parts, config.clone(), None)?
         {
             return self.run_first(plan, None, key).map(Some);
         }
-        let padded: Shape = self.batch.iter().copied().chain([m, config.row(n)]).collect();
+        let padded = self.stored_shape(config.row(n));
         checked_elements(&padded, self.op)?;
         let y = allocate(&padded, self.output, device, self.op)?;
         parts.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
@@ -494,6 +532,12 @@ impl Product {
             key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
             key.extend(side.dims().iter().map(|&length| length as u64));
             key.extend(side.strides().iter().map(|&stride| stride as u64));
+        }
+        if let Some(windows) = &self.windows {
+            // The strides are those of the left operand.
+            key.push(1 << 63);
+            let axis = |axis: &WindowParameters| [axis.output, axis.kernel, axis.stride, axis.dilation, axis.before];
+            key.extend(windows.windows.iter().flat_map(axis).map(|size| size as u64));
         }
         if let Some(RowNorm { eps, .. }) = self.around.norm {
             key.push(eps.stored_bits());

@@ -77,9 +77,10 @@ pub(crate) fn cuts(
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let block = candidate.unit_block;
         let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole, parts: splits > 1 };
-        // Fragments need whole blocks and whole vectors of columns.
+        // Fragments need whole blocks and whole vectors of columns, and rows that are in memory.
         let [rows, columns] = block.shape.map(|length| length as usize);
-        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
+        let whole_blocks = m >= rows && n >= columns && n.is_multiple_of(8);
+        let fills = !block.fragments || (whole_blocks && problem.windows.is_none());
         // A launch of few workgroups is not folded. A folded one has surplus workgroups, which would count, too.
         let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks.saturating_mul(splits) <= COUNTERS);
         let fits = layout.suits(block, dtype)

@@ -287,7 +287,7 @@ impl Tensor {
         }
         let scale: Tensor = builder.finish(scale, OP)?;
 
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let [x, mean] = [self, &vector(mean)?].map(|tensor| builder.tensor(tensor, OP));
         let [x, mean] = [x?, mean?].map(|value| builder.cast(wide, value));
         let scale = builder.tensor(&scale, OP)?;

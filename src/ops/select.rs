@@ -39,7 +39,11 @@ impl Tensor {
             on_true.check_same_dtype(on_false, op)?;
             shape = shape.broadcast_with(on_true.shape(), op)?;
         }
-        let mut builder = ExpressionBuilder::new(shape.broadcast_with(on_false.shape(), op)?, self.device());
+        let shape = shape.broadcast_with(on_false.shape(), op)?;
+        let mut builder = match on_false.shape() == &shape {
+            true => ExpressionBuilder::in_order_of(on_false),
+            false => ExpressionBuilder::new(shape, self.device()),
+        };
         let condition = builder.tensor(self, op)?;
         let yes = match on_true {
             TensorOrScalar::Tensor(on_true) => builder.tensor(on_true, op)?,

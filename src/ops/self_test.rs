@@ -3,14 +3,16 @@
 //! others.
 
 use super::batched_product::{BatchedProduct, Operand};
+use super::window::Window;
 use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::Family;
-use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitVectors};
+use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitVectors, Windows, WindowsParameters};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
+use smallvec::SmallVec;
 
 const OP: &str = "matmul";
 
@@ -109,7 +111,16 @@ impl Trial {
             row: row as isize,
             column: column as isize,
         };
+        // Each row is a window of one tap, and the tensor is one image with one axis.
+        let windows = config.windows.map(|Windows { axes }| {
+            let mut windows: SmallVec<_> = (0..axes).map(|_| Window::TRIVIAL.parameters(1)).collect();
+            let mut strides: SmallVec<_> = (0..=axes).map(|_| 0).collect();
+            windows[axes - 1] = Window { input: m, ..Window::TRIVIAL }.parameters(m);
+            strides[axes] = k as isize;
+            WindowsParameters { channels: k, windows, strides }
+        });
         let problem = BatchedProduct {
+            windows,
             eps: None,
             behind_gates: None,
             sizes: self.sizes,

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 impl Tensor {
     pub(super) fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {
         function.domain().check(self.dtype(), op)?;
-        let mut builder = ExpressionBuilder::like(self);
+        let mut builder = ExpressionBuilder::in_order_of(self);
         let x = builder.tensor(self, op)?;
         let y = builder.unary(function, x);
         builder.finish(y, op)

@@ -128,6 +128,11 @@ impl Window {
         Ok(self)
     }
 
+    /// Whether each place meets exactly its own element.
+    pub fn is_pointwise(&self) -> bool {
+        [self.kernel, self.stride] == [1; 2] && [self.before, self.after] == [0; 2]
+    }
+
     /// Returns a kernel's parameters for an output of this length.
     pub fn parameters(&self, output: usize) -> WindowParameters {
         let Window { input, kernel, stride, dilation, before, after: _ } = *self;

@@ -167,7 +167,7 @@ mod tests {
             let b = Reading::Quads(Along::Depth);
             let tile = MatmulTile::Workgroup(Block { b, whole, quads, ..Block::new([32, 32], [4, 4], 8) });
             let (a, b) = (Encoding::Dense(DType::F16), Encoding::Blocks(BlockFormat::Q8_0));
-            Matmul { a, b, output: DType::F16, batch_rank: 0, tile, epilogue: None }
+            Matmul { a, b, output: DType::F16, batch_rank: 0, windows: None, tile, epilogue: None }
         };
         for kernel in [kernel(true, true), kernel(false, true), kernel(true, false)] {
             assert!(is_tile_trusted(&device, &kernel), "{kernel:?}");
@@ -190,7 +190,7 @@ mod tests {
         let layout = UnitLayout { unit, a, b, whole: true, parts: false };
         let tile = MatmulTile::MatrixUnits(UnitBlock::all()[0], layout);
         let (a, b) = (Encoding::Dense(DType::F16), Encoding::Blocks(BlockFormat::Q4_0));
-        let kernel = Matmul { a, b, output: DType::F16, batch_rank: 0, tile, epilogue: None };
+        let kernel = Matmul { a, b, output: DType::F16, batch_rank: 0, windows: None, tile, epilogue: None };
         assert!(!is_tile_trusted(&device, &kernel));
     }
 }

@@ -50,6 +50,7 @@ impl QuantizedTensor {
             b: Encoding::Blocks(self.format),
             output,
             batch_rank: usize::from(tile.has_parts()),
+            windows: None,
             tile,
             epilogue: None,
         };

@@ -81,6 +81,21 @@ fn square(dtype: DType, n: usize, a: Order, b: Order) -> Case {
     }
 }
 
+/// A product of matrices in row-major order.
+pub fn plain(dtype: DType, sizes: [usize; 3]) -> Case {
+    let [m, n, k] = sizes;
+    Case {
+        name: format!("matmul {dtype} {m}x{k} @ {k}x{n}"),
+        cost: cost(dtype, sizes),
+        rate: Rate::Flops,
+        bound: bound(dtype),
+        prepare: Box::new(move |device| {
+            let a = random(m, k, 1.0, dtype, RowMajor, device)?;
+            product(a, vec![random(k, n, deviation(k), dtype, RowMajor, device)?])
+        }),
+    }
+}
+
 /// Products with one of several matrices, another one in each run.
 fn product(a: Tensor, weights: Vec<Tensor>) -> Result<Prepared> {
     let (x, w) = (a.clone(), weights[0].clone());

@@ -1,6 +1,7 @@
 //! The table: what is measured, by family of operations.
 
 mod attention;
+mod conv;
 mod decode;
 mod launches;
 mod matmul;
@@ -28,6 +29,8 @@ pub struct Sizes {
     layers: [usize; 2],
     /// The tokens of a prompt, or of the cache that the next token attends to.
     context: usize,
+    /// A batch of images.
+    images: usize,
     /// A language model.
     model: decode::Model,
     /// The tokens of a small and a large vocabulary.
@@ -48,6 +51,7 @@ impl Sizes {
                 width: 1024,
                 layers: [1024, 3584],
                 context: 256,
+                images: 1,
                 model: decode::Model { name: "tiny", layers: 2, width: 1024, keys: 256, inner: 3584, vocabulary: 8192 },
                 vocabularies: [8192, 49_152],
                 uncached: 1 << 26,
@@ -63,6 +67,7 @@ impl Sizes {
             width: 4096,
             layers: [4096, 14336],
             context: 4096,
+            images: 32,
             // As Llama 3 has them.
             model: decode::Model { name: "8B", layers: 32, width: 4096, keys: 1024, inner: 14336, vocabulary: 128_256 },
             // As SmolLM2 and Qwen 2 have them.
@@ -95,6 +100,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     cases.extend(matvec::cases(&sizes));
     cases.extend(quantized::cases(&sizes));
     cases.extend(attention::cases(&sizes));
+    cases.extend(conv::cases(&sizes));
     cases.extend(decode::cases(&sizes));
     cases.extend(sampling::cases(&sizes));
     cases.extend(memory::cases(&sizes));

@@ -74,7 +74,7 @@ fn problems(dtype: DType) -> impl Iterator<Item = (&'static str, Problem)> {
     PROBLEMS.into_iter().filter(move |(name, _)| all || !name.starts_with("long_kernel"))
 }
 
-const PROBLEMS: [(&str, Problem); 23] = [
+const PROBLEMS: [(&str, Problem); 28] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -158,6 +158,42 @@ const PROBLEMS: [(&str, Problem); 23] = [
             slide: Slide { padding: [(0, 0), (30, 39), (0, 0)], ..Slide::PLAIN },
             ..PLAIN
         },
+    ),
+    // Enough channels for products of windows.
+    ("windows", Problem { input: 16, output: 24, length: [2, 6, 7], slide: PADDED, ..PLAIN }),
+    (
+        "windows_odd",
+        Problem {
+            input: 5,
+            output: 33,
+            length: [3, 8, 9],
+            slide: Slide {
+                stride: [1, 2, 3],
+                dilation: [1, 2, 1],
+                padding: [(1, 0), (2, 1), (0, 3)],
+                ..Slide::PLAIN
+            },
+            ..PLAIN
+        },
+    ),
+    (
+        "windows_beyond",
+        Problem {
+            input: 9,
+            output: 17,
+            length: [1, 3, 4],
+            kernel: [1, 3, 3],
+            slide: Slide { dilation: [1, 5, 6], padding: [(0, 0), (5, 6), (6, 7)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    (
+        "windows_deep",
+        Problem { images: 3, input: 80, output: 72, length: [1, 5, 6], kernel: [1, 3, 3], slide: PADDED, ..PLAIN },
+    ),
+    (
+        "windows_of_one",
+        Problem { kernel: [1; 3], input: 40, output: 18, slide: Slide { stride: [2; 3], ..Slide::PLAIN }, ..PLAIN },
     ),
     ("one", Problem { images: 1, input: 1, output: 1, length: [1; 3], kernel: [1; 3], ..PLAIN }),
 ];
@@ -283,6 +319,13 @@ impl Operation {
     }
 }
 
+/// Returns an image, or weights, with its channels last in memory.
+fn channels_last(x: &Tensor) -> Result<Tensor> {
+    let last = x.permute([0, 2, 3, 1])?.contiguous()?;
+    last.realize()?;
+    last.permute([0, 3, 1, 2])
+}
+
 /// Returns a random problem whose kernel fits.
 fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
     loop {
@@ -392,16 +435,21 @@ pub fn add(suite: &mut Suite) {
             }
         }
     }
-    // Channels last, as in an image of bytes.
-    for dtype in DTYPES {
-        suite.add("conv2d", format!("{dtype}::channels_last"), move |device| {
-            let problem = Problem { slide: PADDED, ..PLAIN };
+    // Channels last, as in an image of bytes. If the weights lie so, too, they are not copied.
+    for (dtype, weight_too) in DTYPES.into_iter().flat_map(|dtype| [false, true].map(|weight_too| (dtype, weight_too))) {
+        let name = if weight_too { "channels_last_weight" } else { "channels_last" };
+        suite.add("conv2d", format!("{dtype}::{name}"), move |device| {
             let operation = &OPERATIONS[1];
-            let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
-            let last = operands.x.tensor.permute([0, 2, 3, 1])?.contiguous()?;
-            last.realize()?;
-            operands.x.tensor = last.permute([0, 3, 1, 2])?;
-            operation.check(&problem, &operands, false)
+            let names = ["padded", "pointwise", "windows", "windows_odd", "windows_deep", "windows_of_one"];
+            for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| names.contains(name)) {
+                let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                operands.x.tensor = channels_last(&operands.x.tensor)?;
+                if weight_too {
+                    operands.weight.tensor = channels_last(&operands.weight.tensor)?;
+                }
+                operation.check(&problem, &operands, true).map_err(|e| format!("{name}: {e:?}"))?;
+            }
+            Ok(())
         });
     }
     // Padding is 0, even if the weight is infinite.

@@ -1,0 +1,138 @@
+//! Convolutions as residual networks have them, and the products of the same sizes.
+
+use super::Sizes;
+use super::matmul::{Order, deviation, plain, random};
+use crate::case::{Bound, Case, Cost, Prepared, Rate};
+use crate::close::{ensure_close, numbers, places, rounding};
+use anyhow::Result;
+use marquetry::nn::Conv2d;
+use marquetry::{ConvConfig, DType, Device, Tensor};
+
+/// A convolution of square images. Its padding keeps their size, if the stride is 1.
+#[derive(Clone, Copy)]
+struct Problem {
+    dtype: DType,
+    images: usize,
+    input: usize,
+    output: usize,
+    side: usize,
+    kernel: usize,
+    groups: usize,
+    channels_last: bool,
+}
+
+pub fn cases(sizes: &Sizes) -> Vec<Case> {
+    let images = sizes.images;
+    let same = |channels, side| Problem {
+        dtype: DType::F16,
+        images,
+        input: channels,
+        output: channels,
+        side,
+        kernel: 3,
+        groups: 1,
+        channels_last: true,
+    };
+    let squares = [same(64, 56), same(128, 28), same(256, 14), same(512, 7)];
+    let mut cases = Vec::new();
+    for dtype in [DType::F16, DType::F32] {
+        for square in squares {
+            let square = Problem { dtype, ..square };
+            cases.extend([
+                square.case(),
+                Problem { channels_last: false, ..square }.case(),
+                plain(dtype, square.as_product()),
+            ]);
+        }
+    }
+    let wide = Problem { output: 1024, kernel: 1, ..same(256, 14) };
+    cases.extend([wide.case(), plain(DType::F16, wide.as_product())]);
+    for (dtype, kernel) in [(DType::F16, 3), (DType::F32, 3), (DType::F16, 5), (DType::F32, 5)] {
+        let depthwise = Problem { dtype, kernel, groups: 144, ..same(144, 56) };
+        cases.extend([depthwise, Problem { channels_last: false, ..depthwise }].map(Problem::case));
+    }
+    cases
+}
+
+impl Problem {
+    fn name(&self) -> String {
+        let Problem { dtype, images, input, output, side, kernel, channels_last, .. } = self;
+        let depthwise = if self.groups > 1 { "depthwise " } else { "" };
+        let last = if *channels_last { ", channels last" } else { "" };
+        format!("{depthwise}conv2d {dtype} {images}x{input}x{side}^2, {kernel}x{kernel} -> {output}{last}")
+    }
+
+    /// m, n and k of the product that computes as much.
+    fn as_product(&self) -> [usize; 3] {
+        let Problem { images, input, output, side, kernel, groups, .. } = *self;
+        [images * side * side, output, input / groups * kernel * kernel]
+    }
+
+    fn cost(&self) -> Cost {
+        let [m, n, k] = self.as_product();
+        let elements = m * (self.input + self.output) + n * k;
+        Cost { flops: (2 * m * n * k) as f64, bytes: (elements * self.dtype.size_in_bytes()) as f64 }
+    }
+
+    fn case(self) -> Case {
+        let Problem { dtype, images, input, output, side, kernel, groups, channels_last } = self;
+        let [.., depth] = self.as_product();
+        Case {
+            name: self.name(),
+            cost: self.cost(),
+            rate: if groups > 1 { Rate::Bytes } else { Rate::Flops },
+            bound: if dtype == DType::F32 || groups > 1 { Bound::Fma } else { Bound::Matrix(dtype) },
+            prepare: Box::new(move |device| {
+                let x = random_image([images, input, side, side], 1.0, dtype, channels_last, device)?;
+                let shape = [output, input / groups, kernel, kernel];
+                let weight = random_image(shape, deviation(depth), dtype, channels_last && groups == 1, device)?;
+                let config = ConvConfig::default().padding(kernel / 2).groups(groups);
+                let layer = Conv2d::new(weight.clone(), None, config);
+                let image = x.clone();
+                let check = move |y: &Tensor| check(&x, &weight, y, kernel / 2, groups);
+                Ok(Prepared::alone(move |_| layer.forward(&image), check))
+            }),
+        }
+    }
+}
+
+fn random_image(
+    shape: [usize; 4],
+    deviation: f32,
+    dtype: DType,
+    channels_last: bool,
+    device: &Device,
+) -> Result<Tensor> {
+    let [images, channels, height, width] = shape;
+    if !channels_last {
+        return Ok(
+            random(images * channels, height * width, deviation, dtype, Order::RowMajor, device)?.reshape(shape)?
+        );
+    }
+    let x = random(images * height * width, channels, deviation, dtype, Order::RowMajor, device)?;
+    Ok(x.reshape((images, height, width, channels))?.permute([0, 3, 1, 2])?)
+}
+
+/// Checks some elements of a convolution of stride 1.
+fn check(x: &Tensor, weight: &Tensor, y: &Tensor, padding: usize, groups: usize) -> Result<()> {
+    let [images, outputs, height, width] = [0, 1, 2, 3].map(|axis| y.dims()[axis]);
+    let [inputs, kernel] = [weight.dims()[1], weight.dims()[2]];
+    for ((image, output), (row, column)) in
+        places(images).into_iter().zip(places(outputs)).zip(places(height).into_iter().zip(places(width)))
+    {
+        let first = output / (outputs / groups) * inputs;
+        let padded = x.narrow(0, image, 1)?.narrow(1, first, inputs)?.contiguous()?;
+        let sides = [(0, 0), (0, 0), (padding as isize, padding as isize), (padding as isize, padding as isize)];
+        let padded = padded.pad(&sides, marquetry::PadMode::Constant(0.into()))?;
+        let window = numbers(&padded.narrow(2, row, kernel)?.narrow(3, column, kernel)?)?;
+        let weights = numbers(&weight.narrow(0, output, 1)?)?;
+        let products: Vec<f64> = window.iter().zip(&weights).map(|(a, b)| a * b).collect();
+        let (sum, size) = products.iter().fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+        let found = numbers(&y.narrow(0, image, 1)?.narrow(1, output, 1)?.narrow(2, row, 1)?.narrow(3, column, 1)?)?;
+        // As for products.
+        let summing = 8.0 * (products.len() as f64).sqrt() * rounding(DType::F32) * size;
+        let tolerance = summing + rounding(y.dtype()) * 1.01 * sum.abs();
+        ensure_close(&format!("element ({image}, {output}, {row}, {column})"), found[0], sum, tolerance)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Convolutions as matrix products. If the kernel has one tap, the tensor itself is an operand. Else its windows are:
+//! their elements are never laid out in memory.
+
+use super::conv::{ConvConfig, Convolution, Sizes};
+use super::matrix_units;
+use super::pad::PadMode;
+use super::window::Window;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::{Dims, Shape};
+use crate::device::Device;
+use crate::kernels::matmul::{Windows, WindowsParameters};
+use crate::tensor::Tensor;
+use smallvec::SmallVec;
+
+/// With fewer output channels, most of a block would be idle.
+const FEWEST_OUTPUTS: usize = 16;
+
+/// A product of less depth gains nothing over other kernels.
+const LEAST_DEPTH: usize = 32;
+
+impl Convolution {
+    /// Returns the convolution of checked sizes, without a bias, as a product. The result has the dtype `output` and
+    /// the order in memory that `x` has: channels last, or the images' channels one after the other. `None` if another
+    /// kernel suits it better.
+    pub(super) fn as_product(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        sizes: &Sizes,
+        output: DType,
+    ) -> Result<Option<Tensor>> {
+        if self.transposed || sizes.groups > 1 {
+            return Ok(None);
+        }
+        if sizes.windows.iter().all(Window::is_pointwise) {
+            return self.pointwise(x, weight, output).map(Some);
+        }
+        let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
+        let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
+        let together = match channels_together(
+            x.device(),
+            x.dtype(),
+            [places, sizes.output_channels, taps * sizes.input_channels],
+        ) {
+            Some(together) => together,
+            None => return Ok(None),
+        };
+        if sizes.windows.iter().any(|window| self.meets_little(window)) {
+            return Ok(None);
+        }
+        self.of_windows(x, weight, sizes, output, together).map(Some)
+    }
+
+    /// Multiplies the elements of each place.
+    fn pointwise(&self, x: &Tensor, weight: &Tensor, output: DType) -> Result<Tensor> {
+        let [rows, channels] = [weight.dims()[0], weight.dims()[1]];
+        let weight = weight.reshape((rows, channels))?;
+        if is_channels_last(x) {
+            return channels_first(&channels_last(x)?.product(&weight.t()?, output, self.op)?);
+        }
+        let (images, spatial) = (x.dims()[0], &x.dims()[2..]);
+        let places: usize = spatial.iter().product();
+        let y = weight.product(&x.reshape((images, channels, places))?, output, self.op)?;
+        y.reshape([images, rows].iter().chain(spatial).copied().collect::<Shape>())
+    }
+
+    /// Multiplies windows of channels that are read `together` at a time.
+    fn of_windows(&self, x: &Tensor, weight: &Tensor, sizes: &Sizes, output: DType, together: usize) -> Result<Tensor> {
+        let missing = sizes.input_channels.next_multiple_of(together) - sizes.input_channels;
+        let padded = |x: &Tensor| {
+            let amounts: SmallVec<[(isize, isize); 5]> =
+                (1..x.rank()).map(|_| (0, 0)).chain([(0, missing as isize)]).collect();
+            if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.contiguous() }
+        };
+        let last = channels_last(x)?;
+        let parameters = |x: &Tensor| WindowsParameters {
+            channels: sizes.input_channels + missing,
+            windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
+            strides: x.strides()[..x.rank() - 1].iter().copied().collect(),
+        };
+        let can_read = |x: &Tensor| {
+            x.strides().last() == Some(&1)
+                && missing == 0
+                && parameters(x).are_along_channels(x.layout().offset, together)
+        };
+        let read = if can_read(&last) { last } else { padded(&last)? };
+        let weight = padded(&channels_last(weight)?)?;
+        let columns = weight.dims()[0];
+        let matrix = weight.reshape((columns, weight.elem_count() / columns))?.t()?;
+        let y = read.product_of_windows(parameters(&read), &matrix, output, self.op)?;
+        channels_first(&y)
+    }
+}
+
+/// Returns a weight in the order that convolutions of many places read in place.
+pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Tensor> {
+    if weight.rank() < 3 || config.groups > 1 {
+        return Ok(weight.clone());
+    }
+    let (outputs, taps) = (weight.dims()[0], weight.elem_count() / weight.dims()[..2].iter().product::<usize>().max(1));
+    let sizes = [usize::MAX, outputs, taps * weight.dims()[1]];
+    match channels_together(weight.device(), weight.dtype(), sizes) {
+        Some(together) if taps > 1 && weight.dims()[1].is_multiple_of(together) => {
+            channels_first(&channels_last(weight)?.contiguous()?)
+        }
+        _ => Ok(weight.clone()),
+    }
+}
+
+/// Returns how many channels at a time a product of windows reads on a device, if it computes products of these sizes
+/// and a dtype in blocks.
+fn channels_together(device: &Device, dtype: DType, sizes: [usize; 3]) -> Option<usize> {
+    let [_, outputs, depth] = sizes;
+    if outputs < FEWEST_OUTPUTS || depth < LEAST_DEPTH || !device.takes(&Windows { axes: 3 }) {
+        return None;
+    }
+    if matrix_units::unit(device, dtype, sizes).is_some() {
+        return Some(16 / dtype.size_in_bytes());
+    }
+    // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
+    (dtype != DType::I64 && !device.tuning().matmul.blocks.is_empty()).then_some(4)
+}
+
+/// Whether channels are contiguous, and the axes behind them are not.
+pub(super) fn is_channels_last(x: &Tensor) -> bool {
+    x.dims()[1] > 1 && x.strides()[1] == 1 && !x.is_contiguous()
+}
+
+/// Moves the axis of the channels behind all others.
+fn channels_last(x: &Tensor) -> Result<Tensor> {
+    let axes: Dims<isize> = [0].into_iter().chain(2..x.rank() as isize).chain([1]).collect();
+    x.permute(&axes[..])
+}
+
+/// Moves the last axis before the spatial ones.
+fn channels_first(x: &Tensor) -> Result<Tensor> {
+    let axes: Dims<isize> = [0, x.rank() as isize - 1].into_iter().chain(1..x.rank() as isize - 1).collect();
+    x.permute(&axes[..])
+}
