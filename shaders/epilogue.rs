@@ -149,7 +149,7 @@ pub(crate) trait Finishing: Family + Clone {
     }
 
     /// The columns of the rows that the epilogue sees: one, if it sees the results as a line.
-    fn columns(_parameters: &Self::Host) -> usize {
+    fn columns(&self, _parameters: &Self::Host) -> usize {
         1
     }
 

@@ -179,6 +179,7 @@ families! {
     cat: Cat;
     compact: Compact;
     conv: Conv;
+    depthwise: Depthwise;
     dequantize: Dequantize;
     elementwise: Elementwise;
     gather: Gather;

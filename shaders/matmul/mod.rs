@@ -498,7 +498,7 @@ impl Finishing for Matmul {
         self.tile.has_parts().then(|| ([groups, rows, columns], self.dtype().widened()))
     }
 
-    fn columns(parameters: &Parameters) -> usize {
+    fn columns(&self, parameters: &Parameters) -> usize {
         parameters.sizes.n
     }
 

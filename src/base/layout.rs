@@ -249,7 +249,8 @@ impl Layout {
 
     /// Returns the same elements in another shape, or `None` if that needs a copy.
     pub fn reshaped(&self, shape: &Shape) -> Option<Self> {
-        self.is_contiguous().then(|| Layout { offset: self.offset, ..Layout::contiguous(shape.clone()) })
+        let reshaped = Layout::contiguous(shape.clone());
+        if self.is_contiguous() { Some(Layout { offset: self.offset, ..reshaped }) } else { self.through(&reshaped) }
     }
 }
 

@@ -40,7 +40,7 @@ where
         let (fours, others) = (kernel.width() == 4, shared_buffers(kernel, *groups, device, op)?);
         if let Some(epilogue) = epilogue
             && kernel.computes()
-            && let Some((config, at)) = epilogue.plan(F::columns(parameters), fours)
+            && let Some((config, at)) = epilogue.plan(kernel.columns(parameters), fours)
         {
             let kernel = kernel.with_epilogue(config.into());
             if epilogue.fits(&kernel, inputs.len() + 1 + others.len(), |dtype| kernel.stores(dtype, parameters), device)

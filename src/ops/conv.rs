@@ -1,6 +1,6 @@
 //! Convolutions and transposed convolutions.
 
-use super::conv_product::is_channels_last;
+use super::channel_order::is_channels_last;
 use super::loaded::Loaded;
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
@@ -338,7 +338,11 @@ impl Convolution {
         }
         // The bias is added before the sum is rounded.
         let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
-        if let Some(y) = self.as_product(x, weight, sizes, unrounded)? {
+        let y = match self.as_depthwise(x, weight, sizes, unrounded)? {
+            Some(y) => Some(y),
+            None => self.as_product(x, weight, sizes, unrounded)?,
+        };
+        if let Some(y) = y {
             let bias = bias.map(|bias| bias.to_dtype(unrounded)).transpose()?;
             let y = with_bias(y.reshape(shape)?, bias.as_ref())?.to_dtype(summed)?;
             return if is_channels_last(x) { Ok(y) } else { y.contiguous() };

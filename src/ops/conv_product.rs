@@ -1,13 +1,14 @@
 //! Convolutions as matrix products. If the kernel has one tap, the tensor itself is an operand. Else its windows are:
 //! their elements are never laid out in memory.
 
+use super::channel_order::{channels_first, channels_last, is_channels_last};
 use super::conv::{ConvConfig, Convolution, Sizes};
 use super::matrix_units;
 use super::pad::PadMode;
 use super::window::Window;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::shape::{Dims, Shape};
+use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::kernels::matmul::{Windows, WindowsParameters};
 use crate::tensor::Tensor;
@@ -56,11 +57,15 @@ impl Convolution {
     fn pointwise(&self, x: &Tensor, weight: &Tensor, output: DType) -> Result<Tensor> {
         let [rows, channels] = [weight.dims()[0], weight.dims()[1]];
         let weight = weight.reshape((rows, channels))?;
-        if is_channels_last(x) {
-            return channels_first(&channels_last(x)?.product(&weight.t()?, output, self.op)?);
-        }
         let (images, spatial) = (x.dims()[0], &x.dims()[2..]);
         let places: usize = spatial.iter().product();
+        // Rows of other lengths are not read 16 bytes at a time.
+        let on_units = matrix_units::unit(x.device(), x.dtype(), [images * places, rows, channels]).is_some();
+        let is_odd = on_units && !places.is_multiple_of(16 / x.dtype().size_in_bytes());
+        if is_channels_last(x) || is_odd {
+            let x = if is_odd { channels_last(x)?.contiguous()? } else { channels_last(x)? };
+            return channels_first(&x.product(&weight.t()?, output, self.op)?);
+        }
         let y = weight.product(&x.reshape((images, channels, places))?, output, self.op)?;
         y.reshape([images, rows].iter().chain(spatial).copied().collect::<Shape>())
     }
@@ -95,8 +100,17 @@ impl Convolution {
 
 /// Returns a weight in the order that convolutions of many places read in place.
 pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Tensor> {
-    if weight.rank() < 3 || config.groups > 1 {
+    if weight.rank() < 3 {
         return Ok(weight.clone());
+    }
+    if config.groups > 1 {
+        // A depthwise convolution reads the same tap of neighbouring channels together.
+        let is_depthwise = weight.dims()[..2] == [config.groups, 1];
+        return if is_depthwise {
+            channels_first(&channels_last(&weight.transpose(0, 1)?)?.contiguous()?)?.transpose(0, 1)
+        } else {
+            Ok(weight.clone())
+        };
     }
     let (outputs, taps) = (weight.dims()[0], weight.elem_count() / weight.dims()[..2].iter().product::<usize>().max(1));
     let sizes = [usize::MAX, outputs, taps * weight.dims()[1]];
@@ -120,21 +134,4 @@ fn channels_together(device: &Device, dtype: DType, sizes: [usize; 3]) -> Option
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
     (dtype != DType::I64 && !device.tuning().matmul.blocks.is_empty()).then_some(4)
-}
-
-/// Whether channels are contiguous, and the axes behind them are not.
-pub(super) fn is_channels_last(x: &Tensor) -> bool {
-    x.dims()[1] > 1 && x.strides()[1] == 1 && !x.is_contiguous()
-}
-
-/// Moves the axis of the channels behind all others.
-fn channels_last(x: &Tensor) -> Result<Tensor> {
-    let axes: Dims<isize> = [0].into_iter().chain(2..x.rank() as isize).chain([1]).collect();
-    x.permute(&axes[..])
-}
-
-/// Moves the last axis before the spatial ones.
-fn channels_first(x: &Tensor) -> Result<Tensor> {
-    let axes: Dims<isize> = [0, x.rank() as isize - 1].into_iter().chain(1..x.rank() as isize - 1).collect();
-    x.permute(&axes[..])
 }

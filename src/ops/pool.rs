@@ -1,5 +1,6 @@
 //! Pooling: windows of the spatial axes, each folded to one number.
 
+use super::channel_order::{channels_first, channels_last, is_channels_last};
 use super::window::{PerAxis, RANKS, Window};
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
@@ -82,6 +83,9 @@ impl PoolConfig {
 }
 
 /// The p of a norm. Other kernels have no such number.
+/// With more channels, products of their number and a place may not fit 32 bits.
+const MOST_CHANNELS_LAST: usize = 4096;
+
 type P = Option<f64>;
 
 macro_rules! pools {
@@ -358,6 +362,14 @@ impl Tensor {
             windows.insert(0, Window::TRIVIAL);
             outputs.insert(0, 1);
         }
+        // Channels that come last are one more spatial axis. So neighbours in memory are folded together, and the result
+        // has the order of `x`.
+        let last = windows.len() == 2 && is_channels_last(&x) && x.dims()[1] <= MOST_CHANNELS_LAST;
+        if last {
+            windows.push(Window { input: x.dims()[1], ..Window::TRIVIAL });
+            outputs.push(x.dims()[1]);
+            x = channels_last(&x)?.unsqueeze(1)?;
+        }
         let axis = |(window, &output): (&Window, &usize)| AxisParameters {
             window: window.parameters(output),
             after: window.after,
@@ -374,6 +386,17 @@ impl Tensor {
         let kernel = Pool { op: pool, windows: kind, dtype, axes: windows.len(), epilogue };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         let inputs = [x.buffer()?.clone()].into_iter().collect();
-        Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
+        let stored = if last { [x.dims()[0]].iter().chain(&outputs).copied().collect() } else { shape.clone() };
+        let y = Tensor::from_launch(PendingLaunch {
+            kernel,
+            parameters,
+            groups,
+            inputs,
+            shape: stored,
+            dtype,
+            device,
+            op,
+        })?;
+        if last { channels_first(&y)?.reshape(shape) } else { Ok(y) }
     }
 }

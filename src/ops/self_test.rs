@@ -125,7 +125,12 @@ impl Trial {
             behind_gates: None,
             sizes: self.sizes,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
-            lhs: place(if a_lines { [k, 1] } else { [1, m] }),
+            // Windows have strides of their own.
+            lhs: place(match config.windows {
+                Some(_) => [0, 0],
+                None if a_lines => [k, 1],
+                None => [1, m],
+            }),
             rhs: place(if b_lines { [n, 1] } else { [1, k] }),
         };
         let shape = (m, config.row(n)).into();

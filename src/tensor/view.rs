@@ -8,7 +8,8 @@ use crate::base::shape::{Axes, Axis, Dims, Shape};
 use std::ops::RangeBounds;
 
 impl Tensor {
-    /// Returns the elements in another shape of the same number of elements. A tensor that is not contiguous is copied.
+    /// Returns the elements in another shape of the same number of elements. If the strides do not allow a view, the
+    /// tensor is copied.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

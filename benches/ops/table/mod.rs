@@ -8,6 +8,7 @@ mod matmul;
 mod matvec;
 mod memory;
 mod minilm;
+mod networks;
 mod quantized;
 mod sampling;
 
@@ -101,6 +102,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     cases.extend(quantized::cases(&sizes));
     cases.extend(attention::cases(&sizes));
     cases.extend(conv::cases(&sizes));
+    cases.extend(networks::cases(&sizes));
     cases.extend(decode::cases(&sizes));
     cases.extend(sampling::cases(&sizes));
     cases.extend(memory::cases(&sizes));

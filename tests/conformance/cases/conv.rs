@@ -74,7 +74,7 @@ fn problems(dtype: DType) -> impl Iterator<Item = (&'static str, Problem)> {
     PROBLEMS.into_iter().filter(move |(name, _)| all || !name.starts_with("long_kernel"))
 }
 
-const PROBLEMS: [(&str, Problem); 28] = [
+const PROBLEMS: [(&str, Problem); 31] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -95,6 +95,24 @@ const PROBLEMS: [(&str, Problem); 28] = [
     (
         "depthwise_two",
         Problem { groups: 3, input: 1, output: 2, slide: Slide { stride: [1, 2, 2], ..PADDED }, ..PLAIN },
+    ),
+    ("depthwise_fours", Problem { groups: 8, input: 1, output: 1, length: [2, 5, 8], slide: PADDED, ..PLAIN }),
+    (
+        "depthwise_strided",
+        Problem {
+            groups: 12,
+            input: 1,
+            output: 1,
+            length: [1, 9, 15],
+            kernel: [1, 5, 4],
+            slide: Slide { stride: [1, 3, 2], padding: [(0, 0), (3, 2), (2, 1)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    // More outputs than an invocation computes, of more images than one.
+    (
+        "depthwise_large",
+        Problem { groups: 132, input: 1, output: 1, length: [1, 21, 40], kernel: [1, 3, 3], slide: PADDED, ..PLAIN },
     ),
     ("pointwise", Problem { kernel: [1; 3], input: 20, output: 18, ..PLAIN }),
     ("pointwise_strided", Problem { kernel: [1; 3], slide: Slide { stride: [2; 3], ..Slide::PLAIN }, ..PLAIN }),
@@ -440,8 +458,9 @@ pub fn add(suite: &mut Suite) {
         let name = if weight_too { "channels_last_weight" } else { "channels_last" };
         suite.add("conv2d", format!("{dtype}::{name}"), move |device| {
             let operation = &OPERATIONS[1];
-            let names = ["padded", "pointwise", "windows", "windows_odd", "windows_deep", "windows_of_one"];
-            for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| names.contains(name)) {
+            let names = ["padded", "point", "windows", "depthwise"];
+            let is_tested = |name: &str| names.iter().any(|first| name.starts_with(first));
+            for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| is_tested(name)) {
                 let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
                 operands.x.tensor = channels_last(&operands.x.tensor)?;
                 if weight_too {
