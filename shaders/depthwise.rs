@@ -1,7 +1,7 @@
-//! Depthwise convolutions: each channel has a kernel of its own. Memory limits them, so each invocation computes several
-//! neighbouring outputs from registers, and loads each input once for all of them.
+//! Depthwise convolutions, in which each channel has a kernel of its own, and max pooling. Memory limits both, so each
+//! invocation computes several neighbouring outputs from registers, and loads each input once for all of them.
 
-use super::elements::{Elements, Quads, Strides, take_apart};
+use super::elements::{Elements, Quads, Strides, lowest, take_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
@@ -13,9 +13,19 @@ use std::cell::RefCell;
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// A convolution of images, with a stride and without a dilation.
+/// What becomes of the elements of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum DepthwiseOp {
+    /// The sum of their products with the factors of the channel. Padding is 0.
+    Convolution,
+    /// The largest one. Padding does not count.
+    Max,
+}
+
+/// Windows that slide over images with a stride, and have no dilation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Depthwise {
+    pub op: DepthwiseOp,
     pub dtype: DType,
     /// The dtype of the results.
     pub output: DType,
@@ -49,7 +59,7 @@ parameters! {
     /// Along images, channels, rows and columns.
     x: View = View(4),
     /// Along channels and taps.
-    weight: View = View(2),
+    weight: Option<View> = (config.op == DepthwiseOp::Convolution).then_some(View(2)),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -122,7 +132,13 @@ impl Depthwise {
     }
 
     /// Returns the index of an output.
-    fn index<'k>(&self, place: &Place<'k>, channels: Value<'k>, windows: &[DeclaredWindow<'k>], [row, column]: [Value<'k>; 2]) -> Value<'k> {
+    fn index<'k>(
+        &self,
+        place: &Place<'k>,
+        channels: Value<'k>,
+        windows: &[DeclaredWindow<'k>],
+        [row, column]: [Value<'k>; 2],
+    ) -> Value<'k> {
         let [rows, columns] = [windows[0].output, windows[1].output];
         match self.quads {
             QuadAxis::Channels => ((place.image * rows + row) * columns + column) * channels + place.channel,
@@ -142,10 +158,12 @@ struct Input<'k> {
     column: Value<'k>,
     lengths: [Value<'k>; 2],
     quads: QuadAxis,
+    /// What padding is.
+    padding: Value<'k>,
 }
 
 impl<'k> Input<'k> {
-    /// Loads some neighbouring columns of a row. Padding is 0.
+    /// Loads some neighbouring columns of a row.
     fn row(&self, row: u32, columns: u32) -> Vec<Value<'k>> {
         let y = self.row + row;
         let row_inside = y.lt(self.lengths[0]);
@@ -153,7 +171,8 @@ impl<'k> Input<'k> {
         let load = |x: Value<'k>| {
             let inside = row_inside & x.lt(self.lengths[1]);
             let index = inside.select(start + x * self.at.stride(1), self.first);
-            inside.select(self.x.load(index), 0)
+            let element = self.x.load(index);
+            inside.select(element, if element.ty().lanes == 1 { self.padding } else { self.padding.splat(4) })
         };
         match self.quads {
             QuadAxis::Columns(Some(behind)) => {
@@ -218,12 +237,18 @@ impl Family for Depthwise {
     }
 
     fn name(&self) -> String {
-        let Depthwise { dtype, output, quads, kernel: [height, width], stride: [down, across], tile: [rows, columns], .. } = self;
+        let Depthwise { op, dtype, output, kernel: [height, width], stride: [down, across], .. } = self;
+        let op = format!("{op:?}").to_lowercase();
         let narrowed = if *output == dtype.widened() { "" } else { " narrowed" };
+        let by = match self.quads {
+            QuadAxis::Channels => "channels",
+            QuadAxis::Columns(Some(_)) => "columns x4",
+            QuadAxis::Columns(None) => "columns",
+        };
+        let [_, rows, columns] = self.outputs();
         let name = format!(
-            "depthwise({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {rows}x{columns} by {quads:?})"
+            "depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {rows}x{columns} by {by})"
         );
-        let name = name.to_lowercase();
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -235,7 +260,7 @@ impl Family for Depthwise {
         let Declared { images, channels, windows, x: at, weight: weight_at, epilogue } = self.declare(k);
         let by_channels = self.quads == QuadAxis::Channels;
         let x = Source::new(k, "x", self.dtype, !matches!(self.quads, QuadAxis::Columns(None)));
-        let weight = Source::new(k, "weight", self.dtype, by_channels);
+        let weight = weight_at.map(|at| (Source::new(k, "weight", self.dtype, by_channels), at));
         let columns_of_rows = by_channels.then_some(channels);
         let y = Outputs::new(k, self.output, 4, self.epilogue.as_deref().zip(epilogue), columns_of_rows);
 
@@ -245,6 +270,10 @@ impl Family for Depthwise {
             let [height, width] = self.kernel;
             let [rows, fours] = self.tile;
             let zero = k.u32(0);
+            let padding = match self.op {
+                DepthwiseOp::Convolution => k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0),
+                DepthwiseOp::Max => lowest(k, self.dtype),
+            };
             let input = Input {
                 x,
                 first: at.at(&[place.image, place.channel, zero, zero]),
@@ -253,11 +282,12 @@ impl Family for Depthwise {
                 column: place.column * along - windows[1].before,
                 lengths: [windows[0].input, windows[1].input],
                 quads: self.quads,
+                padding,
             };
             let loaded = RefCell::new(vec![None; (height * width) as usize]);
-            let factors = Factors { k, weight, at: weight_at, channel: place.channel, loaded };
-            let zero = k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0).splat(4);
-            let sums: Vec<_> = (0..rows * fours).map(|_| k.var(zero)).collect();
+            let channel = place.channel;
+            let factors = weight.map(|(weight, at)| Factors { k, weight, at, channel, loaded });
+            let folded: Vec<_> = (0..rows * fours).map(|_| k.var(padding.splat(4))).collect();
             // A quad of inputs is loaded as one, or it is made of neighbouring columns.
             let each = if by_channels { 1 } else { 4 };
             for row in 0..(rows - 1) * down + height {
@@ -269,21 +299,22 @@ impl Family for Depthwise {
                 // The outputs that this row of inputs belongs to, and the row of the kernel that it meets there.
                 let met = (0..rows).filter_map(|r| Some((r, row.checked_sub(r * down).filter(|&tap| tap < height)?)));
                 for (r, tap) in met.flat_map(|(r, row)| (0..width).map(move |column| (r, row * width + column))) {
-                    let factor = factors.of_tap(tap);
+                    let factor = factors.as_ref().map(|factors| factors.of_tap(tap));
                     for c in 0..fours {
-                        let sum = &sums[(r * fours + c) as usize];
+                        let folded = &folded[(r * fours + c) as usize];
                         let element = four(c * each * along + tap % width);
-                        sum.set(match element.ty().is_float() {
-                            true => element.fma(factor, sum.get()),
-                            false => sum.get() + element * factor,
+                        folded.set(match factor {
+                            None => folded.get().max(element),
+                            Some(factor) if element.ty().is_float() => element.fma(factor, folded.get()),
+                            Some(factor) => folded.get() + element * factor,
                         });
                     }
                 }
             }
-            for (i, sum) in (0..).zip(&sums) {
+            for (i, result) in (0..).zip(&folded) {
                 let (row, column) = (place.row + i / fours, place.column + i % fours * each);
                 k.when(row.lt(windows[0].output) & column.lt(windows[1].output), || {
-                    y.store(k, self.index(&place, channels, &windows, [row, column]), sum.get());
+                    y.store(k, self.index(&place, channels, &windows, [row, column]), result.get());
                 });
             }
         });
@@ -291,6 +322,7 @@ impl Family for Depthwise {
 
     fn samples() -> Vec<Self> {
         let sample = |dtype, quads, kernel, stride, tile| Depthwise {
+            op: DepthwiseOp::Convolution,
             dtype,
             output: dtype,
             quads,
@@ -306,6 +338,7 @@ impl Family for Depthwise {
             sample(DType::I32, QuadAxis::Columns(None), 3, 2, [1, 1]),
         ];
         let finished = samples[0].with_epilogue(epilogue::sample());
-        samples.into_iter().chain([finished]).collect()
+        let max = [0, 2].map(|i: usize| Depthwise { op: DepthwiseOp::Max, ..samples[i].clone() });
+        samples.into_iter().chain([finished]).chain(max).collect()
     }
 }

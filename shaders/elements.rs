@@ -64,6 +64,16 @@ pub(super) fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, number: Value<'k>
     }
 }
 
+/// Returns the lowest number of a dtype, which may be narrower than the type that it is computed in.
+pub(super) fn lowest(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    match dtype.compute_scalar() {
+        Scalar::I32 => k.i32(i32::MIN >> (32 - 8 * dtype.size_in_bytes())),
+        Scalar::I64 => k.number(Type::I64, 0).literal(i64::MIN),
+        scalar @ (Scalar::F32 | Scalar::F64) => k.f32(f32::NEG_INFINITY).convert(scalar),
+        scalar => k.number(Type { scalar, lanes: 1 }, 0),
+    }
+}
+
 /// A buffer that is read element by element, at any index.
 #[derive(Clone, Copy)]
 pub(super) struct Elements<'k> {

@@ -1,6 +1,6 @@
 //! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, quad_indices, take_apart};
+use super::elements::{Elements, lowest, quad_indices, take_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Float, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
@@ -132,12 +132,9 @@ impl Pool {
 
     /// Returns the result of an empty window.
     fn empty<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
-        let number = match (self.op, self.dtype.compute_scalar()) {
-            // The smallest number of the dtype, which may be narrower than its compute type.
-            (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
-            (PoolOp::Max, Scalar::I64) => k.number(Type::I64, 0).literal(i64::MIN),
-            (PoolOp::Max, scalar @ (Scalar::F32 | Scalar::F64)) => k.f32(f32::NEG_INFINITY).convert(scalar),
-            (_, scalar) => k.number(Type { scalar, lanes: 1 }, 0),
+        let number = match self.op {
+            PoolOp::Max => lowest(k, self.dtype),
+            _ => k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0),
         };
         number.splat(4)
     }

@@ -20,3 +20,8 @@ pub(super) fn channels_first(x: &Tensor) -> Result<Tensor> {
     let axes: Dims<isize> = [0, x.rank() as isize - 1].into_iter().chain(1..x.rank() as isize - 1).collect();
     x.permute(&axes[..])
 }
+
+/// Returns the tensor with its channels last in memory.
+pub(super) fn in_channels_last(x: &Tensor) -> Result<Tensor> {
+    channels_first(&channels_last(x)?.contiguous()?)
+}

@@ -1,6 +1,7 @@
 //! Convolutions and transposed convolutions.
 
-use super::channel_order::is_channels_last;
+use super::channel_order::{in_channels_last, is_channels_last};
+use super::depthwise::Slide;
 use super::loaded::Loaded;
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
@@ -241,6 +242,7 @@ impl Convolution {
             sizes.outputs.insert(0, 1);
         }
         let y = self.pending(&x, weight, bias, &sizes, &shape)?;
+        let y = if is_channels_last(&x) { in_channels_last(&y)? } else { y };
         if added { y.squeeze(0) } else { Ok(y) }
     }
 
@@ -338,14 +340,21 @@ impl Convolution {
         }
         // The bias is added before the sum is rounded.
         let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
-        let y = match self.as_depthwise(x, weight, sizes, unrounded)? {
-            Some(y) => Some(y),
-            None => self.as_product(x, weight, sizes, unrounded)?,
+        let is_depthwise = !self.transposed && [sizes.input_channels, sizes.output_channels] == [1; 2];
+        let slide = Slide { windows: &sizes.windows, outputs: &sizes.outputs, op };
+        let y = match is_depthwise {
+            true => slide.convolve(x, weight, unrounded)?,
+            false => self.as_product(x, weight, sizes, unrounded)?,
         };
         if let Some(y) = y {
             let bias = bias.map(|bias| bias.to_dtype(unrounded)).transpose()?;
             let y = with_bias(y.reshape(shape)?, bias.as_ref())?.to_dtype(summed)?;
-            return if is_channels_last(x) { Ok(y) } else { y.contiguous() };
+            if is_channels_last(x) || y.is_contiguous() {
+                return Ok(y);
+            }
+            // The kernel that adds the bias cannot also change the order.
+            y.realize()?;
+            return y.contiguous();
         }
         // In a transposed convolution, outputs that are a stride apart use the same taps.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };

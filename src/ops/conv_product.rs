@@ -1,7 +1,7 @@
 //! Convolutions as matrix products. If the kernel has one tap, the tensor itself is an operand. Else its windows are:
 //! their elements are never laid out in memory.
 
-use super::channel_order::{channels_first, channels_last, is_channels_last};
+use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
 use super::conv::{ConvConfig, Convolution, Sizes};
 use super::matrix_units;
 use super::pad::PadMode;
@@ -39,14 +39,8 @@ impl Convolution {
         }
         let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
         let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
-        let together = match channels_together(
-            x.device(),
-            x.dtype(),
-            [places, sizes.output_channels, taps * sizes.input_channels],
-        ) {
-            Some(together) => together,
-            None => return Ok(None),
-        };
+        let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
+        let Some(together) = channels_together(x.device(), x.dtype(), lengths) else { return Ok(None) };
         if sizes.windows.iter().any(|window| self.meets_little(window)) {
             return Ok(None);
         }
@@ -107,30 +101,30 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
         // A depthwise convolution reads the same tap of neighbouring channels together.
         let is_depthwise = weight.dims()[..2] == [config.groups, 1];
         return if is_depthwise {
-            channels_first(&channels_last(&weight.transpose(0, 1)?)?.contiguous()?)?.transpose(0, 1)
+            in_channels_last(&weight.transpose(0, 1)?)?.transpose(0, 1)
         } else {
             Ok(weight.clone())
         };
     }
-    let (outputs, taps) = (weight.dims()[0], weight.elem_count() / weight.dims()[..2].iter().product::<usize>().max(1));
-    let sizes = [usize::MAX, outputs, taps * weight.dims()[1]];
-    match channels_together(weight.device(), weight.dtype(), sizes) {
-        Some(together) if taps > 1 && weight.dims()[1].is_multiple_of(together) => {
-            channels_first(&channels_last(weight)?.contiguous()?)
-        }
+    let [outputs, channels] = [weight.dims()[0], weight.dims()[1]];
+    let taps = weight.dims()[2..].iter().product();
+    match channels_together(weight.device(), weight.dtype(), [usize::MAX, outputs, taps, channels]) {
+        Some(together) if taps > 1 && weight.dims()[1].is_multiple_of(together) => in_channels_last(weight),
         _ => Ok(weight.clone()),
     }
 }
 
-/// Returns how many channels at a time a product of windows reads on a device, if it computes products of these sizes
-/// and a dtype in blocks.
-fn channels_together(device: &Device, dtype: DType, sizes: [usize; 3]) -> Option<usize> {
-    let [_, outputs, depth] = sizes;
-    if outputs < FEWEST_OUTPUTS || depth < LEAST_DEPTH || !device.takes(&Windows { axes: 3 }) {
+/// Returns how many channels at a time a product of windows reads on a device, if it computes products of a dtype and
+/// these sizes in blocks: the places, output channels, taps and input channels.
+fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, channels]: [usize; 4]) -> Option<usize> {
+    // Missing channels are filled up with zeros.
+    let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
+    let on_units = 16 / dtype.size_in_bytes();
+    if outputs < FEWEST_OUTPUTS || depth(on_units) < LEAST_DEPTH || !device.takes(&Windows { axes: 3 }) {
         return None;
     }
-    if matrix_units::unit(device, dtype, sizes).is_some() {
-        return Some(16 / dtype.size_in_bytes());
+    if matrix_units::unit(device, dtype, [places, outputs, depth(on_units)]).is_some() {
+        return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
     (dtype != DType::I64 && !device.tuning().matmul.blocks.is_empty()).then_some(4)

@@ -1,6 +1,7 @@
 //! Pooling: windows of the spatial axes, each folded to one number.
 
 use super::channel_order::{channels_first, channels_last, is_channels_last};
+use super::depthwise::Slide;
 use super::window::{PerAxis, RANKS, Window};
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
@@ -82,10 +83,10 @@ impl PoolConfig {
     }
 }
 
-/// The p of a norm. Other kernels have no such number.
 /// With more channels, products of their number and a place may not fit 32 bits.
 const MOST_CHANNELS_LAST: usize = 4096;
 
+/// The p of a norm. Other kernels have no such number.
 type P = Option<f64>;
 
 macro_rules! pools {
@@ -361,6 +362,11 @@ impl Tensor {
             x = x.unsqueeze(2)?;
             windows.insert(0, Window::TRIVIAL);
             outputs.insert(0, 1);
+        }
+        if (pool, kind) == (PoolOp::Max, Windows::Sliding)
+            && let Some(y) = (Slide { windows: &windows, outputs: &outputs, op }).max(&x)?
+        {
+            return y.reshape(shape);
         }
         // Channels that come last are one more spatial axis. So neighbours in memory are folded together, and the result
         // has the order of `x`.

@@ -30,6 +30,8 @@ pub enum Layout {
     One,
     /// No length is a multiple of four.
     Odd,
+    /// The axis after the first one is the innermost one in memory, as channels of images may be. Not in `ALL`.
+    ChannelsLast,
     /// A pending expression. Not in `ALL`: for operations that read their operands through one.
     Pending,
     /// A transposed view of a pending expression.
@@ -81,6 +83,13 @@ impl Layout {
                 let reversed: Vec<usize> = (0..values.ndim()).rev().collect();
                 let base = values.view().permuted_axes(reversed.clone()).as_standard_layout().into_owned();
                 (upload(&base, dtype, device)?.permute(reversed)?, values)
+            }
+            Layout::ChannelsLast => {
+                let rank = values.ndim();
+                let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+                let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+                let base = values.view().permuted_axes(last).as_standard_layout().into_owned();
+                (upload(&base, dtype, device)?.permute(first)?, values)
             }
             Layout::Pending => (pending(&values, dtype, device)?, values),
             Layout::PendingTransposed => {

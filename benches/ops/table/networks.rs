@@ -136,7 +136,11 @@ impl Block {
     fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
         let mut y = x.clone();
         for (i, conv) in self.convs.iter().enumerate() {
-            y = if i == 0 { conv.forward(&y)? } else { conv.forward(&self.activation.apply(&y)?)? };
+            if i > 0 {
+                // Nobody asks for `y` again, so it is not stored.
+                y = self.activation.apply(&y)?;
+            }
+            y = conv.forward(&y)?;
         }
         y = match &self.skip {
             Skip::None => y,

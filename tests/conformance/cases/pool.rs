@@ -114,7 +114,16 @@ const PLAIN: Problem = Problem {
 
 const PADDED: Slide = Slide { padding: [(1, 1), (1, 2), (1, 0)], stride: [2, 2, 1], ..Slide::PLAIN };
 
-const PROBLEMS: [(&str, Problem); 14] = [
+/// Windows and images that have a kernel of their own: rows of outputs, or channels, that are multiples of four.
+const FOURS: Problem = Problem {
+    outer: [2, 8],
+    length: [3, 9, 16],
+    kernel: [2, 3, 3],
+    slide: Slide { stride: [1, 2, 2], padding: [(0, 0), (1, 1), (1, 1)], ..Slide::PLAIN },
+    ..PLAIN
+};
+
+const PROBLEMS: [(&str, Problem); 16] = [
     ("plain", PLAIN),
     ("overlapping", Problem { slide: Slide::PLAIN, ..PLAIN }),
     ("apart", Problem { slide: Slide { stride: [3, 4, 5], ..Slide::PLAIN }, ..PLAIN }),
@@ -125,6 +134,15 @@ const PROBLEMS: [(&str, Problem); 14] = [
     (
         "ceil_padding_left_out",
         Problem { slide: Slide { stride: [3, 5, 3], ..PADDED }, ceil_mode: true, padding_counts: false, ..PLAIN },
+    ),
+    ("fours", FOURS),
+    (
+        "fours_of_one_side",
+        Problem {
+            kernel: [1, 2, 6],
+            slide: Slide { stride: [1, 3, 1], padding: [(0, 0), (0, 1), (5, 0)], ..Slide::PLAIN },
+            ..FOURS
+        },
     ),
     ("whole", Problem { length: [2, 3, 4], kernel: [2, 3, 4], outer: [1, 5], ..PLAIN }),
     // Most of each window is padding, and all but a few windows begin or end in it.
@@ -290,7 +308,7 @@ fn random(operation: &Operation, dtype: DType, device: &Device) -> Outcome {
 }
 
 pub fn add(suite: &mut Suite) {
-    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    use Layout::{Broadcast, ChannelsLast, Contiguous, Sliced, Transposed, Unaligned};
     for operation in &OPERATIONS {
         let (op, axes) = (operation.name, operation.axes);
         for dtype in operation.dtypes() {
@@ -312,6 +330,14 @@ pub fn add(suite: &mut Suite) {
                     operation.check(&problem, &x)
                 });
             }
+            suite.add(op, format!("{dtype}::channels_last"), move |device| {
+                for problem in [Problem { slide: PADDED, ..PLAIN }, FOURS, Problem { outer: [2, 6], ..FOURS }] {
+                    let shape = problem.shape(axes);
+                    let x = shaped(op, &shape, ChannelsLast, dtype, operation.domain(), device)?;
+                    operation.check(&problem, &x)?;
+                }
+                Ok(())
+            });
             suite.add(op, format!("{dtype}::random"), move |device| random(operation, dtype, device));
             suite.add(op, format!("{dtype}::no_images"), move |device| {
                 let problem = Problem { outer: [0, 3], ..PLAIN };
@@ -321,13 +347,16 @@ pub fn add(suite: &mut Suite) {
         }
         for dtype in operation.dtypes().into_iter().filter(|dtype| dtype.is_float()) {
             suite.add(op, format!("{dtype}::nan_and_infinity"), move |device| {
-                let problem = Problem { slide: PADDED, ..PLAIN };
-                let mut x = shaped(op, &problem.shape(axes), Contiguous, dtype, operation.domain(), device)?;
-                for (place, special) in [(0, f64::NAN), (8, f64::INFINITY), (17, f64::NEG_INFINITY), (23, f64::NAN)] {
-                    *x.values.iter_mut().nth(place).unwrap() = special;
+                for problem in [Problem { slide: PADDED, ..PLAIN }, FOURS] {
+                    let mut x = shaped(op, &problem.shape(axes), Contiguous, dtype, operation.domain(), device)?;
+                    let special = [(0, f64::NAN), (8, f64::INFINITY), (17, f64::NEG_INFINITY), (23, f64::NAN)];
+                    for (place, special) in special {
+                        *x.values.iter_mut().nth(place).unwrap() = special;
+                    }
+                    x.tensor = crate::compare::upload(&x.values, dtype, device)?;
+                    operation.check(&problem, &x)?;
                 }
-                x.tensor = crate::compare::upload(&x.values, dtype, device)?;
-                operation.check(&problem, &x)
+                Ok(())
             });
             suite.add(op, format!("{dtype}::unbatched"), move |device| {
                 let problem = Problem { outer: [1, 3], ..PLAIN };
