@@ -6,7 +6,7 @@ use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{ensure_close, numbers, places, rounding};
 use anyhow::Result;
 use marquetry::nn::Conv2d;
-use marquetry::{ConvConfig, DType, Device, Tensor};
+use marquetry::{ConvConfig, DType, Device, PoolConfig, Tensor};
 
 /// A convolution of square images. Its padding keeps their size, if the stride is 1.
 #[derive(Clone, Copy)]
@@ -51,7 +51,41 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
         let depthwise = Problem { dtype, kernel, groups: 144, ..same(144, 56) };
         cases.extend([depthwise, Problem { channels_last: false, ..depthwise }].map(Problem::case));
     }
+    for dtype in [DType::F16, DType::F32] {
+        cases.extend([false, true].map(|channels_last| max_pool([images, 64, 112, 112], dtype, channels_last)));
+    }
     cases
+}
+
+/// The pooling behind the first convolution of residual networks.
+fn max_pool(shape: [usize; 4], dtype: DType, channels_last: bool) -> Case {
+    let [images, channels, side, _] = shape;
+    let order = if channels_last { ", channels last" } else { "" };
+    let outputs = images * channels * (side / 2).pow(2);
+    Case {
+        name: format!("max pool {dtype} {images}x{channels}x{side}^2, 3x3 by 2{order}"),
+        cost: Cost::of_memory((images * channels * side * side + outputs) * dtype.size_in_bytes()),
+        rate: Rate::Bytes,
+        bound: Bound::Fma,
+        prepare: Box::new(move |device| {
+            let x = random_image(shape, 1.0, dtype, channels_last, device)?;
+            let windows = PoolConfig::new(3).stride(2).padding(1);
+            let image = x.clone();
+            let check = move |y: &Tensor| {
+                // Windows from the second place on have no padding.
+                for (image, place) in places(images).into_iter().zip(places(side / 2 - 1)) {
+                    let window = x.narrow(0, image, 1)?.narrow(1, image % channels, 1)?;
+                    let window = numbers(&window.narrow(2, 2 * place + 1, 3)?.narrow(3, 2 * place + 1, 3)?)?;
+                    let found = y.narrow(0, image, 1)?.narrow(1, image % channels, 1)?;
+                    let found = numbers(&found.narrow(2, place + 1, 1)?.narrow(3, place + 1, 1)?)?;
+                    let largest = window.into_iter().fold(f64::NEG_INFINITY, f64::max);
+                    ensure_close(&format!("window {place} of image {image}"), found[0], largest, 0.0)?;
+                }
+                Ok(())
+            };
+            Ok(Prepared::alone(move |_| image.max_pool2d(&windows), check))
+        }),
+    }
 }
 
 impl Problem {
