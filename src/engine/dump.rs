@@ -9,6 +9,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 fn directory() -> Result<Option<&'static Path>> {
+    // A browser has no files. So a page does not contain what disassembles kernels, with the names of all instructions.
+    if cfg!(not(native)) {
+        return Ok(None);
+    }
     Ok(environment::get()?.dump.as_deref())
 }
 
