@@ -671,7 +671,8 @@ impl Runtime {
         if let Some(counters) = &*counters {
             return Ok(counters.clone());
         }
-        let zeros = self.upload(&&[0; 4 * COUNTERS][..], MemoryKind::Device)?;
+        // A vector, because an array would be part of the program's file.
+        let zeros = self.upload(&&vec![0; 4 * COUNTERS][..], MemoryKind::Device)?;
         *counters = Some(zeros.clone());
         Ok(zeros)
     }
