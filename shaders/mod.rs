@@ -17,12 +17,21 @@ pub(crate) mod window;
 pub(crate) mod workgroup;
 
 use crate::base::dtype::DType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::shader::{KernelBuilder, Module, Target};
 use parameters::Form;
 
+/// A type of configuration that [`KernelConfig`] may hold.
+pub(crate) trait Member: Into<KernelConfig> {
+    /// Returns what a configuration holds, if it is of this type.
+    fn of(config: &KernelConfig) -> Option<&Self>;
+}
+
+/// Generates the kernel of a configuration.
+pub(crate) type Generate = fn(&KernelConfig, Target) -> Result<Module>;
+
 /// A family of kernels. The code of a kernel depends on its configuration alone.
-pub(crate) trait Family: Form + Into<KernelConfig> {
+pub(crate) trait Family: Form + Member {
     /// A name for messages and traces.
     fn name(&self) -> String;
 
@@ -55,6 +64,20 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
 
     /// Returns sample kernels of the family, for tests and for people who inspect kernels.
     fn samples() -> Vec<Self>;
+
+    /// Generates the kernel of a configuration of this family: a [`Generate`], which a launch brings along. So a
+    /// program contains the families that it launches, where [`KernelConfig::generate`] would add all others.
+    fn generate(config: &KernelConfig, target: Target) -> Result<Module> {
+        let wrong = || Error::Kernel { kernel: config.name(), message: "it is of another family".into() };
+        Self::of(config).ok_or_else(wrong)?.written(target)
+    }
+
+    /// Generates the kernel.
+    fn written(&self, target: Target) -> Result<Module> {
+        let k = KernelBuilder::new(self.name(), target, self.workgroup());
+        self.write(&k);
+        k.finish()
+    }
 }
 
 /// The units of a device that add up products.
@@ -123,6 +146,15 @@ macro_rules! families {
                     KernelConfig::$family(config)
                 }
             }
+
+            impl Member for $module::$family {
+                fn of(config: &KernelConfig) -> Option<&Self> {
+                    match config {
+                        KernelConfig::$family(config) => Some(config),
+                        _ => None,
+                    }
+                }
+            }
         )+)*
 
         impl KernelConfig {
@@ -143,13 +175,8 @@ macro_rules! families {
 
             /// Generates the kernel.
             pub fn generate(&self, target: Target) -> Result<Module> {
-                fn written(config: &impl Family, target: Target) -> Result<Module> {
-                    let k = KernelBuilder::new(config.name(), target, config.workgroup());
-                    config.write(&k);
-                    k.finish()
-                }
                 match self {
-                    $($(KernelConfig::$family(config) => written(config, target),)+)*
+                    $($(KernelConfig::$family(config) => config.written(target),)+)*
                 }
             }
 

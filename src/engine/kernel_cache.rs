@@ -7,7 +7,7 @@ use crate::base::lock::Mutex;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::dump;
 use crate::engine::host_trace::HostTrace;
-use crate::kernels::KernelConfig;
+use crate::kernels::{Generate, KernelConfig};
 use crate::shader::{Access, Module};
 use rustc_hash::FxHashMap;
 use std::num::NonZeroUsize;
@@ -59,7 +59,13 @@ impl KernelCache {
     }
 
     /// Returns the kernel of a configuration. The first call generates it.
-    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Arc<OwnKernel>> {
+    pub fn get(
+        &self,
+        config: &KernelConfig,
+        generate: Generate,
+        large_buffers: bool,
+        backend: &dyn Backend,
+    ) -> Result<Arc<OwnKernel>> {
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
         let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
@@ -68,7 +74,7 @@ impl KernelCache {
             return Ok(kernel.clone());
         }
         let target = backend.target().for_buffers(large_buffers);
-        let module = Module { large_buffers, ..config.generate(target)? };
+        let module = Module { large_buffers, ..generate(config, target)? };
         dump::write(config, target.addresses)?;
         let bindings = module.bindings.as_slice().into();
         Ok(kernel.insert(Arc::new(OwnKernel { bindings, id: OnceLock::new(), module: Some(module).into() })).clone())

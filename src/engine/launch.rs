@@ -2,7 +2,7 @@
 
 use super::pool::Buffer;
 use crate::kernels::parameters::{Form, Words};
-use crate::kernels::{Family, KernelConfig, Work};
+use crate::kernels::{Family, Generate, KernelConfig, Work};
 
 /// One run of a kernel of this crate.
 pub(crate) struct Launch<'a, F: Form> {
@@ -18,6 +18,7 @@ pub(crate) struct Launch<'a, F: Form> {
 /// A launch whose parameters are words: what the engine runs.
 pub(crate) struct PackedLaunch<'a> {
     pub kernel: KernelConfig,
+    pub generate: Generate,
     pub buffers: &'a [&'a Buffer],
     pub parameters: Words,
     pub groups: usize,
@@ -29,6 +30,6 @@ impl<'a, F: Family> From<Launch<'a, F>> for PackedLaunch<'a> {
         let mut words = Words::new();
         kernel.push(&parameters, &mut words);
         let work = kernel.work(&parameters);
-        PackedLaunch { kernel: kernel.into(), buffers, parameters: words, groups, work }
+        PackedLaunch { kernel: kernel.into(), generate: F::generate, buffers, parameters: words, groups, work }
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::host_trace::{HostTrace, Span};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
-use crate::engine::launch::PackedLaunch;
+use crate::engine::launch::{Launch, PackedLaunch};
 use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
 use crate::engine::pool::{Allocation, Buffer, Loading, MemoryStats, Pool, PoolOwner};
 use crate::engine::profile::{Label, Profile, TimedCommand};
@@ -691,7 +691,7 @@ impl Runtime {
         numbers: Numbers<'_, F::Host>,
     ) -> Result<Plan<F>> {
         let config: KernelConfig = kernel.clone().into();
-        let own = self.kernels.get(&config, false, &*self.backend)?;
+        let own = self.kernels.get(&config, F::generate, false, &*self.backend)?;
         let grid = self.fold(groups, || config.name())?;
         let work = kernel.work(&parameters);
         let (words, places) = kernel.words_and_places(parameters, numbers);
@@ -723,7 +723,8 @@ impl Runtime {
         }
         let for_large_buffers;
         let kernel = if self.has_large(buffers) {
-            for_large_buffers = self.kernels.get(&plan.kernel.clone().into(), true, &*self.backend)?;
+            let config = plan.kernel.clone().into();
+            for_large_buffers = self.kernels.get(&config, F::generate, true, &*self.backend)?;
             &for_large_buffers
         } else {
             &plan.own
@@ -739,9 +740,14 @@ impl Runtime {
     }
 
     /// Runs a kernel of this crate.
-    pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
-        let PackedLaunch { kernel: config, buffers, parameters, groups, work } = launch.into();
-        let kernel = self.kernels.get(&config, self.has_large(buffers), &*self.backend)?;
+    pub fn run<F: Family>(&self, launch: Launch<F>) -> Result<()> {
+        self.run_packed(launch.into())
+    }
+
+    /// The same for a kernel of any family: one function, as it is large.
+    fn run_packed(&self, launch: PackedLaunch) -> Result<()> {
+        let PackedLaunch { kernel: config, generate, buffers, parameters, groups, work } = launch;
+        let kernel = self.kernels.get(&config, generate, self.has_large(buffers), &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         let compiled = (self.id_of(&kernel)?, &*kernel.bindings);
         self.dispatch_estimated(compiled, buffers, parameters, groups, work, || config.name())
