@@ -178,7 +178,7 @@ await test("the first kernel runs three seconds after the start", "/search/", as
   assert(seconds <= 3);
   const size = statSync(join(folder, "search/marquetry_web_search_bg.wasm")).size;
   console.log(`  ${(size / 1e6).toFixed(2)} MB of WebAssembly`);
-  assert(size < 4e6);
+  assert(size < 2.5e6);
 });
 
 if (options.chat) {
