@@ -15,7 +15,7 @@ use tokenizers::{
 const MAX_TOKENS: usize = 256;
 
 /// Cuts text into the tokens that a model knows: what BERT needs of a `tokenizer.json`. The type
-/// `tokenizers::Tokenizer` reads every such file, but it would make the program for browsers a third larger, with two
+/// `tokenizers::Tokenizer` reads every such file, but it would make the page half as large again, with two
 /// engines for regular expressions. It also finds names of special tokens in a text, which are plain text here.
 #[derive(Deserialize)]
 pub struct Tokens {
