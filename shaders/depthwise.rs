@@ -43,8 +43,8 @@ pub(crate) struct Depthwise {
 pub(crate) enum QuadAxis {
     /// Inputs are loaded by fours, too, from multiples of four on.
     Channels,
-    /// The number of columns is a multiple of four. Inputs are loaded one by one, or by fours from multiples of four on.
-    /// The first tap is then this many columns behind such a place.
+    /// The number of columns is a multiple of four. Inputs are loaded one by one, or by fours from multiples of four
+    /// on. The first tap is then this many columns behind such a place.
     Columns(Option<u32>),
 }
 

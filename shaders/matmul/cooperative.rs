@@ -344,38 +344,36 @@ impl<'k> Work<'k> {
         let subgroup = k.local_index() / LANES;
         let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
         let [m, n, unit_depth] = layout.unit;
-        let side = |i: usize,
+        let side =
+            |i: usize, source, along, (start, lines): (Value<'k>, Lines<'k>), [length, first]: [Value<'k>; 2]| {
+                let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
+                let base = if i == 0 { 0 } else { tiles[0].vectors() };
+                let in_slice =
+                    depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
+                // Two vectors share a scale. Large blocks have packed ones, which take long to decode.
+                let is_packed = matches!(source, Source::Blocks(_, 256));
+                let pairs = tiles[i].line.is_multiple_of(2)
+                    && tiles[i].vectors_of_lines().is_multiple_of(2 * block.invocations());
+                UnitSide {
+                    k,
                     source,
+                    memory,
+                    base,
+                    tile: tiles[i],
+                    slice: slice * (in_slice / per_vector) + base,
                     along,
-                    (start, lines): (Value<'k>, Lines<'k>),
-                    [length, first]: [Value<'k>; 2]| {
-            let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
-            let base = if i == 0 { 0 } else { tiles[0].vectors() };
-            let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
-            // Two vectors share a scale. Large blocks have packed ones, which take long to decode.
-            let is_packed = matches!(source, Source::Blocks(_, 256));
-            let pairs =
-                tiles[i].line.is_multiple_of(2) && tiles[i].vectors_of_lines().is_multiple_of(2 * block.invocations());
-            UnitSide {
-                k,
-                source,
-                memory,
-                base,
-                tile: tiles[i],
-                slice: slice * (in_slice / per_vector) + base,
-                along,
-                ty: MatrixType { dtype, rows, columns, role },
-                per_vector,
-                together: if is_packed && pairs { 2 } else { 1 },
-                threads: block.invocations(),
-                start,
-                lines,
-                length,
-                first,
-                windows: Vec::new(),
-                depth: (!layout.whole).then_some(p.depth),
-            }
-        };
+                    ty: MatrixType { dtype, rows, columns, role },
+                    per_vector,
+                    together: if is_packed && pairs { 2 } else { 1 },
+                    threads: block.invocations(),
+                    start,
+                    lines,
+                    length,
+                    first,
+                    windows: Vec::new(),
+                    depth: (!layout.whole).then_some(p.depth),
+                }
+            };
         let mut sides = [
             side(0, a_source, layout.a, (p.a.start, p.a_lines()), [p.m, p.first_row]),
             side(1, b_source, layout.b, (p.b.start, p.b_lines()), [p.n, p.first_column]),
@@ -599,7 +597,7 @@ mod tests {
 
     #[test]
     fn blocks_take_the_memory_that_they_say() {
-        let (mut count, mut packed) = (0, 0);
+        let (mut count, mut packed, mut windows) = (0, 0, 0);
         for config in Matmul::samples() {
             let super::super::MatmulTile::MatrixUnits(block, layout) = config.tile else { continue };
             let finished = config.epilogue.is_some();
@@ -610,10 +608,12 @@ mod tests {
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += usize::from(!finished);
             packed += usize::from(matches!(config.b, Encoding::Blocks(_)));
+            windows += usize::from(config.windows.is_some());
         }
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2) + packed);
+        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2) + packed + windows);
         assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
+        assert_eq!(windows, 3, "in whole steps, in others, and in parts");
     }
 }

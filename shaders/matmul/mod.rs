@@ -673,7 +673,25 @@ impl Family for Matmul {
         let others = [(BlockFormat::Q4_0, false, false), (BlockFormat::Q4_0, true, true)];
         let on_units = in_halves.chain(others).flat_map(on_units);
         let packed: Vec<_> = largest.flat_map(in_registers).chain(narrow).chain(on_units).collect();
-        let plain: Vec<Matmul> = portable.chain(units).chain(few_on_units).flat_map(written).chain(packed).collect();
+        let of_windows = |dtype, tile: MatmulTile, axes| {
+            let batch_rank = usize::from(tile.has_parts());
+            let windows = Some(Windows { axes });
+            Matmul { windows, ..Matmul::of(Encoding::Dense(dtype), dtype.widened(), batch_rank, tile) }
+        };
+        let depth = Reading::Quads(Along::Depth);
+        let in_registers =
+            [(DType::F32, 2, true), (DType::F16, 3, false)].into_iter().flat_map(|(dtype, axes, whole)| {
+                let block = move |block| MatmulTile::Workgroup(Block { a: depth, b: depth, whole, ..block });
+                Block::of(dtype).into_iter().map(move |shape| of_windows(dtype, block(shape), axes))
+            });
+        let on_units = [(true, false), (false, false), (true, true)].into_iter().flat_map(|(whole, parts)| {
+            let layout = UnitLayout { unit, a, b, whole, parts };
+            let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
+            blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
+        });
+        let of_windows: Vec<_> = in_registers.chain(on_units).collect();
+        let plain = portable.chain(units).chain(few_on_units).flat_map(written);
+        let plain: Vec<Matmul> = plain.chain(packed).chain(of_windows).collect();
         // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {

@@ -86,8 +86,8 @@ impl Layout {
         self.offset == 0 && self.is_contiguous()
     }
 
-    /// Returns the axes from the outermost one in memory to the innermost one, if the elements lie in that order without
-    /// gaps.
+    /// Returns the axes from the outermost one in memory to the innermost one, if the elements lie in that order
+    /// without gaps.
     pub fn order(&self) -> Option<Dims> {
         let mut axes: Dims = (0..self.shape.rank()).collect();
         axes.sort_by_key(|&axis| std::cmp::Reverse(self.strides[axis]));
@@ -311,6 +311,31 @@ mod tests {
             places = places.iter().flat_map(|place| (0..length as isize).map(move |i| place + i * stride)).collect();
         }
         places.into_iter().map(|place| place as usize).collect()
+    }
+
+    #[test]
+    fn views_are_reshaped_without_a_copy_if_their_strides_allow_it() {
+        let image = Layout::contiguous([2, 4, 5, 3].as_slice().into()).permuted(&[0, 3, 1, 2]);
+        for shape in [[2, 3, 20].as_slice(), &[2, 3, 2, 2, 5], &[1, 2, 3, 4, 5]] {
+            let reshaped = image.reshaped(&shape.into()).unwrap();
+            assert_eq!((&reshaped.shape[..], places(&reshaped)), (shape, places(&image)));
+        }
+        assert_eq!(image.reshaped(&[6, 20].as_slice().into()), None, "images and channels are not neighbours");
+        let repeated = Layout::contiguous([1, 6].as_slice().into()).broadcast_to(&[4, 6].into(), "test").unwrap();
+        let reshaped = repeated.reshaped(&[2, 2, 3, 2].as_slice().into()).unwrap();
+        assert_eq!(places(&reshaped), places(&repeated));
+        assert_eq!(repeated.reshaped(&[8, 3].as_slice().into()), None);
+    }
+
+    #[test]
+    fn orders_are_told_of_layouts_without_gaps() {
+        let dense = Layout::contiguous([2, 4, 5, 3].as_slice().into());
+        assert_eq!(dense.order().as_deref(), Some([0, 1, 2, 3].as_slice()));
+        assert_eq!(dense.permuted(&[0, 3, 1, 2]).order().as_deref(), Some([0, 2, 3, 1].as_slice()));
+        assert_eq!(dense.sliced(3, 0, 2, 1).order(), None);
+        assert_eq!(dense.sliced(3, 2, 3, -1).order(), None);
+        let one = Layout::contiguous([1, 6].as_slice().into());
+        assert_eq!(one.broadcast_to(&[4, 6].into(), "test").unwrap().order(), None);
     }
 
     #[test]

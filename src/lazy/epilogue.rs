@@ -5,7 +5,7 @@ use super::planning::{is_strided, strided_layout};
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::layout::collapse_all;
+use crate::base::layout::{collapse, collapse_all};
 use crate::base::shape::Dims;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
@@ -121,8 +121,11 @@ impl Epilogue<'_> {
     pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Parameters)> {
         let dims = self.shape.dims();
         let strided = |input: &View| !fours || is_strided(input);
-        let rank = match dims.last() {
-            Some(&last) if last == columns => dims.len() - 1,
+        // The last axes may make up the columns together, as rows and columns of an image do.
+        let along = |rank: usize| self.inputs.iter().all(|x| !strided(x) || column_stride(x, rank).is_some());
+        let ends = (0..dims.len()).rev().find(|&rank| dims[rank..].iter().product::<usize>() == columns);
+        let rank = match ends {
+            Some(rank) if along(rank) => rank,
             _ if columns == 1 || !self.inputs.iter().any(strided) => dims.len(),
             _ => return None,
         };
@@ -140,7 +143,7 @@ impl Epilogue<'_> {
                 return (EpilogueInput { dtype, layout: InputLayout::Contiguous, by_row }, at);
             }
             let mut strides = if by_row { strides.next().unwrap_or_default() } else { Default::default() };
-            strides.push(input.strides().get(rank).copied().unwrap_or(0));
+            strides.push(column_stride(input, rank).unwrap_or(0));
             let layout = if fours { strided_layout(input, &[columns], &strides) } else { InputLayout::Strided };
             (EpilogueInput { dtype, layout, by_row }, Strided { offset, strides })
         });
@@ -149,5 +152,15 @@ impl Epilogue<'_> {
         let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept.into() };
         let scalars = self.scalars.iter().copied().collect();
         Some((config, Parameters { rows: lengths, inputs: views, scalars }))
+    }
+}
+
+/// Returns the distance between neighbours along the axes from `rank` on, if an input walks them as one.
+fn column_stride(input: &View, rank: usize) -> Option<isize> {
+    let (_, [strides]) = collapse(&input.shape()[rank..], [&input.strides()[rank..]]);
+    match strides[..] {
+        [] => Some(0),
+        [stride] => Some(stride),
+        _ => None,
     }
 }

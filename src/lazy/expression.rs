@@ -153,8 +153,8 @@ impl ExpressionBuilder {
         }
     }
 
-    /// Starts an expression over the elements of a tensor's shape. If the tensor has no gaps, the result has its order in
-    /// memory, as in PyTorch. So images whose channels come last keep that order.
+    /// Starts an expression over the elements of a tensor's shape. If the tensor has no gaps, the result has its order
+    /// in memory, as in PyTorch. So images whose channels come last keep that order.
     #[inline]
     pub fn in_order_of(tensor: &impl AsRef<View>) -> Self {
         let tensor = tensor.as_ref();

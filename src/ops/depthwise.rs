@@ -26,8 +26,8 @@ pub(super) struct Slide<'a> {
 }
 
 impl Slide<'_> {
-    /// Returns the convolution of each channel with its own kernel, without a bias and in the dtype `output`. It has the
-    /// order in memory that `x` has. `None` if another kernel suits it better.
+    /// Returns the convolution of each channel with its own kernel, without a bias and in the dtype `output`. It has
+    /// the order in memory that `x` has. `None` if another kernel suits it better.
     pub fn convolve(&self, x: &Tensor, weight: &Tensor, output: DType) -> Result<Option<Tensor>> {
         let Some(quads) = self.quads(x) else { return Ok(None) };
         let channels = x.dims()[1];

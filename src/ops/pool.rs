@@ -368,8 +368,8 @@ impl Tensor {
         {
             return y.reshape(shape);
         }
-        // Channels that come last are one more spatial axis. So neighbours in memory are folded together, and the result
-        // has the order of `x`.
+        // Channels that come last are one more spatial axis. So neighbours in memory are folded together, and the
+        // result has the order of `x`.
         let last = windows.len() == 2 && is_channels_last(&x) && x.dims()[1] <= MOST_CHANNELS_LAST;
         if last {
             windows.push(Window { input: x.dims()[1], ..Window::TRIVIAL });

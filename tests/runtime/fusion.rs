@@ -3,7 +3,7 @@
 use crate::count_launches;
 use half::f16;
 use marquetry::internals::{open_tuned, tuning};
-use marquetry::nn::{Gate, GatedLinear, Linear, RmsNorm};
+use marquetry::nn::{Conv2d, Gate, GatedLinear, Linear, RmsNorm};
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Explanation, Gemm, PoolConfig, Result, Tensor};
 
 on_each_device! {
@@ -18,6 +18,7 @@ on_each_device! {
     reductions_are_fused_both_ways
     norms_are_fused_both_ways
     convolutions_are_finished_by_their_kernels
+    images_keep_their_order
     pools_and_lookups_are_finished_by_their_kernels
     operands_are_computed_as_they_are_loaded
     explanations_tell_what_is_written
@@ -346,6 +347,46 @@ fn convolutions_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Images with their channels last pass a network without a copy, and their results have the same order.
+fn images_keep_their_order(device: &Device) -> Result<()> {
+    // Products of windows are for devices with workgroup memory.
+    let device = &open_tuned(&device.id(), &tuning::entry("default").unwrap().tuning)?;
+    let numbers = |shape: &[usize]| -> Result<Tensor> {
+        let elements = shape.iter().product::<usize>();
+        let x = Tensor::arange(0f32, elements as f32, device)?.rem(17.0)?.affine(0.1, -0.8)?;
+        x.realize()?;
+        x.reshape(shape)
+    };
+    let channels_last = |shape: [usize; 4]| numbers(&shape)?.permute([0, 3, 1, 2]);
+    let x = channels_last([2, 6, 8, 16])?;
+    let in_rows = x.contiguous()?;
+    in_rows.realize()?;
+    let (weight, pointwise) = (channels_last([32, 3, 3, 16])?, numbers(&[16, 16, 1, 1])?);
+    let (scale, padded) = (numbers(&[32, 1, 1])?, ConvConfig::default().padding(1));
+    let depthwise = Conv2d::new(numbers(&[16, 1, 3, 3])?, None, padded.clone().groups(16));
+    // The layer prepares its weight once.
+    depthwise.forward(&x)?.realize()?;
+    let pool = PoolConfig::new(3).stride(2).padding(1);
+    type Work<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+    let works: [(&str, Work); 6] = [
+        ("windows", &|x| x.conv2d(&weight, None, &padded)?.mul(&scale)?.relu()),
+        ("pointwise", &|x| x.conv2d(&pointwise, None, &ConvConfig::default())?.relu()?.add(x)),
+        ("depthwise", &|x| depthwise.forward(x)?.mul(&scale.narrow(0, 0, 16)?)?.relu6()),
+        ("max pool", &|x| x.max_pool2d(&pool)?.sqr()),
+        ("average pool", &|x| x.avg_pool2d(&PoolConfig::new(2))?.neg()),
+        ("elementwise", &|x| x.gt(0.1)?.where_cond(&x.exp()?, &x.mul(x)?)),
+    ];
+    for (name, work) in works {
+        let expected = work(&in_rows)?;
+        assert!(expected.is_contiguous(), "{name}: strides {:?}", expected.strides());
+        let last = work(&x)?.permute([0, 2, 3, 1])?;
+        assert!(last.is_contiguous(), "{name}: strides {:?} with channels last", last.strides());
+        drop(last);
+        assert_eq!(launches_of(device, &expected.to_vec::<f32>()?, || work(&x))?, 1, "{name}");
+    }
+    Ok(())
+}
+
 fn pools_and_lookups_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     let x = Tensor::arange(0f32, 75.0, device)?.reshape((1, 3, 5, 5))?.contiguous()?;
     let table = Tensor::arange(0f32, 35.0, device)?.reshape((5, 7))?.contiguous()?;
@@ -527,8 +568,13 @@ fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     let config = Gemm::default().trans_b(true).alpha(2.0).beta(3.0);
     let (_, launches) = count_launches(device, || x.gemm(&weight, Some(&bias), config)?.realize())?;
     assert_eq!(launches, 1);
-    // If the product is used in another order or in part, it runs alone.
+    // What follows a transposed product has the order of the product.
     let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.t()?.add(&residual.t()?)?.realize())?;
+    assert_eq!(launches, 1);
+    // If the product is used in another order or in part, it runs alone.
+    let other = residual.t()?.contiguous()?;
+    other.realize()?;
+    let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.t()?.add(&other)?.realize())?;
     assert_eq!(launches, 2);
     let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.narrow(0, 0, 2)?.neg()?.realize())?;
     assert_eq!(launches, 2);

@@ -129,7 +129,7 @@ struct Block {
 enum Skip {
     None,
     Input,
-    Conv(Conv),
+    Conv(Box<Conv>),
 }
 
 impl Block {
@@ -190,7 +190,7 @@ fn residual(weights: &mut Weights) -> marquetry::Result<Vec<Block>> {
                 weights.conv([width, width], 3, stride.clone())?,
                 weights.conv([width, output], 1, ConvConfig::default())?,
             ];
-            let skip = if i == 0 { Skip::Conv(weights.conv([input, output], 1, stride)?) } else { Skip::Input };
+            let skip = if i == 0 { Skip::Conv(weights.conv([input, output], 1, stride)?.into()) } else { Skip::Input };
             blocks.push(Block { convs, activation, skip, activated: true, pooled: false });
             input = output;
         }
