@@ -3,13 +3,16 @@
 //! 1. `reduce.rs` folds each chunk to a state.
 //! 2. A kernel here scans the states.
 //! 3. Another one scans the elements of each chunk, from the state before the chunk on.
+//!
+//! On GPUs, a team reads its chunk once, in quads that lie side by side, and keeps it in registers ([`Held`]).
 
 use super::Family;
-use super::fold::{FoldOp, State, States};
+use super::elements::Quads;
+use super::fold::{Fold, FoldOp, State, States};
 use super::parameters::{Form, Size, parameters};
 use super::prologue::{self, Head, Prologue};
 use super::rows::{Rows, RowsType};
-use super::workgroup::{StateVar, Team, WORKGROUP};
+use super::workgroup::{Member, StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
@@ -22,6 +25,15 @@ pub(crate) enum Scanned {
     Chunks,
     /// States of chunks. Each becomes the state of all chunks before it.
     States,
+}
+
+/// The quads of a chunk that each member of a team holds. The rows are contiguous from multiples of four on, and have
+/// whole quads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Held {
+    pub quads: u32,
+    /// The lanes of a subgroup, if subgroups are used.
+    pub subgroup: Option<u32>,
 }
 
 /// A scan. Each chunk has a team, and each member scans neighbouring elements. Its buffers are, in order:
@@ -37,6 +49,8 @@ pub(crate) struct Scan {
     pub prologue: Option<Box<Prologue>>,
     pub scanned: Scanned,
     pub team: Team,
+    /// If members hold elements in registers. Else each scans neighbouring elements, and reads them twice.
+    pub held: Option<Held>,
 }
 
 parameters! {
@@ -70,7 +84,8 @@ impl Scan {
 impl Family for Scan {
     fn name(&self) -> String {
         let elements = prologue::describe(&self.prologue, self.rows.dtype);
-        format!("scan_{:?}({elements}, {:?}, {:?})", self.op, self.scanned, self.team).to_lowercase()
+        let held = self.held.map_or(String::new(), |held| format!(", holds {} x4", held.quads));
+        format!("scan_{:?}({elements}, {:?}, {:?}{held})", self.op, self.scanned, self.team).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -94,6 +109,41 @@ impl Family for Scan {
         let dtype = self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype());
         let fold = self.op.fold(k, ty(dtype));
         let types = self.op.state(dtype);
+        if let (Some(held), Some(rows)) = (self.held, rows.clone()) {
+            let place = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
+            let load = Rows::quads(k, rows, self.rows.dtype, row);
+            let head =
+                self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at)).zip(place);
+            let before = (self.scanned == Scanned::Chunks)
+                .then(|| States::declare(k, "before", &types, Access::Read).load(chunk));
+            let y = Quads::output(k, "y", self.op.output(dtype));
+            let quad = |j: Value<'k>| match &head {
+                Some((head, place)) => head.apply_in_row(k, load(j), place, j),
+                None => load(j),
+            };
+            // The first chunk of a row has no state before it.
+            let first = || fold.identity.clone().unwrap_or_else(|| (fold.map)(quad(k.u32(0)).lane(0), k.u32(0)));
+            let before = before.map(|before| {
+                let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
+                first().iter().zip(before).map(choose).collect()
+            });
+            let before = before.unwrap_or_else(first);
+            let quads = [chunk_start / 4, chunk_end / 4];
+            let states =
+                |four: Value<'k>| four.lanes().into_iter().map(|x| (fold.map)(x, k.u32(0))).collect::<Vec<State<'k>>>();
+            scan_held(
+                member.in_subgroups(held.subgroup),
+                held.quads,
+                &fold,
+                before,
+                quads,
+                &|j| states(quad(j)),
+                &|j, four| {
+                    k.when(inside, || y.store(k, row * (length / 4) + j, four));
+                },
+            );
+            return;
+        }
         let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
         // Scans a chunk from the state `before` it on. `output` gets the state before each element or state, and the
         // state after it.
@@ -150,7 +200,7 @@ impl Family for Scan {
             ] {
                 let rank = usize::from(scanned != Scanned::States);
                 let rows = RowsType { dtype: DType::F32, kept_rank: rank, row_rank: rank };
-                samples.push(Scan { op, rows, prologue: None, scanned, team });
+                samples.push(Scan { op, rows, prologue: None, scanned, team, held: None });
             }
         }
         // Over one axis of the kept ones and one of the rows.
@@ -161,6 +211,49 @@ impl Family for Scan {
             prologue: prologue.clone(),
             ..sample
         }));
+        let held = Some(Held { quads: 2, subgroup: None });
+        samples.extend([samples[1].clone(), samples[7].clone()].map(|sample| Scan { held, ..sample }));
         samples
+    }
+}
+
+/// Scans the quads from `first` to `end` from the state `before` them on. In each turn, the members take neighbouring
+/// quads. `states` returns the states of a quad's elements, and `store` gets the results of a quad.
+fn scan_held<'k>(
+    member: Member<'k>,
+    turns: u32,
+    fold: &Fold<'k>,
+    before: State<'k>,
+    [first, end]: [Value<'k>; 2],
+    states: &dyn Fn(Value<'k>) -> Vec<State<'k>>,
+    store: &dyn Fn(Value<'k>, Value<'k>),
+) {
+    let (k, combine) = (member.k, &fold.combine);
+    let place = |turn: u32| first + member.lane + turn * member.lanes();
+    // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
+    let loaded: Vec<_> = (0..turns).map(|turn| states(place(turn).min(end - 1))).collect();
+    let types: Vec<_> = before.iter().map(|number| number.ty()).collect();
+    let mut before = before;
+    for (turn, elements) in (0..).zip(loaded) {
+        // The state of the quad up to each element.
+        let mut within = vec![elements[0].clone()];
+        for element in &elements[1..] {
+            within.push(combine(&within[within.len() - 1], element));
+        }
+        let own = within[within.len() - 1].clone();
+        let prior = member.prefix(combine, &member.scratch(types.iter().copied()), before.clone(), own.clone());
+        if turn + 1 < turns {
+            let last: Vec<_> = types.iter().map(|&ty| k.workgroup_array(ty, 1)).collect();
+            k.when(member.lane.eq(member.lanes() - 1), || {
+                last.iter().zip(combine(&prior, &own)).for_each(|(array, number)| array.store(0, number));
+            });
+            k.barrier();
+            before = last.iter().map(|array| array.load(0)).collect();
+        }
+        let j = place(turn);
+        k.when(j.lt(end), || {
+            let results: Vec<_> = within.iter().map(|state| (fold.finish)(&combine(&prior, state), j)).collect();
+            store(j, k.vector(&results));
+        });
     }
 }

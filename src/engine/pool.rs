@@ -118,7 +118,8 @@ pub struct MemoryStats {
     /// twice its size.
     pub in_use: u64,
     /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`, and together with
-    /// `in_use` at most one and a half times that peak.
+    /// `in_use` at most one and a half times that peak. If work asks again and again for sizes that were freed, the pool
+    /// keeps them too, up to twice the peak more.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
@@ -138,7 +139,9 @@ pub struct MemoryStats {
 /// commands of a device run in one order, so the commands of the next user run later.
 ///
 /// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]), and with those in use no more than
-/// one and a half times as many. It frees the buffers first that it has kept longest.
+/// one and a half times as many. It frees the buffers first that it has kept longest. Work that repeats and takes many
+/// sizes in turn would have the driver make each of them again and again. So the pool keeps more for such work
+/// ([`Repeated`]).
 ///
 /// A buffer holds its pool, and the pool holds the buffers that it keeps. Its [owner](PoolOwner) ends that.
 pub(crate) struct Pool {
@@ -210,6 +213,7 @@ struct State {
     returned: u64,
     /// Buffers that the pool has given up and batches in flight may still hold.
     given_up: Vec<Weak<Allocation>>,
+    repeated: Repeated,
     peak: Peak,
     budget: Budget,
     stats: MemoryStats,
@@ -258,16 +262,50 @@ impl Peak {
     /// Enough for many steps of a model.
     const WINDOW: u32 = 4096;
 
-    fn note(&mut self, in_use: u64) {
-        if self.requests == Peak::WINDOW {
+    /// Returns whether a window begins.
+    fn note(&mut self, in_use: u64) -> bool {
+        let begins = self.requests == Peak::WINDOW;
+        if begins {
             *self = Peak { this: 0, last: self.this, requests: 0 };
         }
         self.requests += 1;
         self.this = self.this.max(in_use);
+        begins
     }
 
     fn bytes(&self) -> u64 {
         self.this.max(self.last)
+    }
+}
+
+/// The classes that were given up in this window of requests, and what is kept beyond the peak because such classes were
+/// asked for again.
+#[derive(Default)]
+struct Repeated {
+    given_up: BTreeMap<Class, u32>,
+    bytes: u64,
+}
+
+impl Repeated {
+    /// A class that was given up as often is likely to be asked for again.
+    const OFTEN: u32 = 2;
+
+    fn note_given_up(&mut self, class: Class) {
+        *self.given_up.entry(class).or_default() += 1;
+    }
+
+    /// Notes that the driver makes a buffer of a class.
+    fn note_made(&mut self, class: Class, peak: u64) {
+        if self.given_up.get(&class).is_some_and(|&times| times >= Repeated::OFTEN) {
+            self.given_up.remove(&class);
+            self.bytes = (self.bytes + class.bytes).min(2 * peak);
+        }
+    }
+
+    /// Forgets half, as work may have changed.
+    fn begin_window(&mut self) {
+        self.given_up.clear();
+        self.bytes /= 2;
     }
 }
 
@@ -314,7 +352,9 @@ impl State {
     fn lend(&mut self, allocation: Arc<Allocation>, bytes: u64) -> Buffer {
         self.stats.in_use += allocation.bytes;
         self.note_peak();
-        self.peak.note(self.stats.in_use);
+        if self.peak.note(self.stats.in_use) {
+            self.repeated.begin_window();
+        }
         allocation.loans.store(1, Ordering::Relaxed);
         allocation.lent_bytes.store(bytes, Ordering::Relaxed);
         Buffer { allocation }
@@ -344,8 +384,8 @@ impl State {
     /// after it has unlocked the state.
     fn shrink(&mut self, mut held: u64, limit: u64) -> Vec<Arc<Allocation>> {
         let mut dropped = Vec::new();
-        let peak = self.peak.bytes();
-        let most = |stats: &MemoryStats| peak.min((peak + peak / 2).saturating_sub(stats.in_use));
+        let (peak, more) = (self.peak.bytes(), self.repeated.bytes);
+        let most = |stats: &MemoryStats| more + peak.min((peak + peak / 2).saturating_sub(stats.in_use));
         while self.stats.cached > most(&self.stats) || held > limit {
             let Some(oldest) = self.take_oldest(|_, _| true) else { break };
             held = held.saturating_sub(oldest.bytes);
@@ -356,6 +396,9 @@ impl State {
     }
 
     fn note_given_up(&mut self, allocation: &Arc<Allocation>) {
+        if let Some((_, class)) = &allocation.home {
+            self.repeated.note_given_up(*class);
+        }
         if Arc::strong_count(allocation) > 1 {
             self.given_up.push(Arc::downgrade(allocation));
         }
@@ -460,6 +503,8 @@ impl Pool {
         let allocation = self.allocate_with(size, MemoryUse::Kernels(kind), Some((self.clone(), class)))?;
         let mut state = self.state.lock();
         let buffer = state.lend(allocation, bytes);
+        let peak = state.peak.bytes();
+        state.repeated.note_made(class, peak);
         let given_up = self.shrink(&mut state);
         // The backend frees outside of the lock.
         drop(state);
@@ -754,6 +799,29 @@ mod tests {
         }
         let kept = pool.stats().cached;
         assert_eq!((pool.trim(), pool.stats().cached, bytes_of(&lazy)), (kept, 0, 0));
+    }
+
+    /// As a network whose layers differ in size.
+    #[test]
+    fn sizes_that_come_again_and_again_are_made_a_few_times() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        let run = || {
+            let mut before = get(&pool, 100 * KIB);
+            for size in [1000, 300, 700, 100, 500, 200] {
+                before = get(&pool, size * KIB);
+            }
+            drop(before);
+        };
+        let made = || lazy.allocations.load(Ordering::Relaxed);
+        (0..6).for_each(|_| run());
+        let at_first = made();
+        (0..20).for_each(|_| run());
+        assert_eq!(made(), at_first, "nothing is made any more");
+        let MemoryStats { cached, peak, .. } = pool.stats();
+        assert!(cached > peak && cached <= 3 * peak, "{cached} bytes are kept for a peak of {peak}");
+        // Other work for some windows.
+        (0..5 * Peak::WINDOW).for_each(|_| drop(get(&pool, KIB)));
+        assert!(pool.stats().cached < 200 * KIB, "{} bytes are kept for nothing", pool.stats().cached);
     }
 
     #[test]

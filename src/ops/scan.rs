@@ -1,21 +1,31 @@
 //! Running sums, products and extremes along an axis.
 
-use super::choose_team;
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
+use super::{choose_team, largest_team, subgroup_lanes};
 use crate::base::error::Result;
 use crate::base::shape::{Axis, Dims, checked_elements};
+use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
-use crate::kernels::scan::{Parameters, Scan, Scanned};
+use crate::kernels::scan::{Held, Parameters, Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::lazy::{Deferred, allocate};
 use crate::tensor::Tensor;
 
 /// Rows longer than this are cut into chunks of this length.
 const CHUNK: usize = 4096;
+
+/// On GPUs, rows of this length are held in registers: this many quads for each member of a team, which has at most
+/// this many members. In shorter rows, most members would have nothing to do.
+const SHORTEST_HELD: usize = 64;
+const QUADS: usize = 4;
+const MOST_HOLDING: u32 = 256;
+
+/// The most members of a team that scans the states of chunks. Each needs some workgroup memory.
+const LARGEST_TEAM: u32 = 512;
 
 impl Tensor {
     /// Returns the running folds along an axis, in the kernel's dtype.
@@ -31,16 +41,24 @@ impl Tensor {
             // A kernel's parameters do not depend on who works on the rows.
             let (scanned, team) = (Scanned::Rows, Team::Invocation);
             let kept: Dims = (0..self.rank()).filter(|&other| other != axis).collect();
-            let kernel = |rows, prologue| Scan { op: fold, rows, prologue, scanned, team };
-            let rows = Rows::deferred(&Deferred::new(self)?, &kept, &[axis], false, &kernel, op)?;
-            let inner = self.dims()[axis + 1..].iter().product();
-            let team = choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK));
+            let kernel = |rows, prologue| Scan { op: fold, rows, prologue, scanned, team, held: None };
+            let inner: usize = self.dims()[axis + 1..].iter().product();
+            let length = self.dims()[axis];
+            let by_fours = device.tuning().loads.several
+                && inner == 1
+                && length >= SHORTEST_HELD
+                && self.dtype().size_in_bytes() <= 4;
+            let rows = Rows::deferred(&Deferred::new(self)?, &kept, &[axis], by_fours, &kernel, op)?;
             let whole = rows.length <= CHUNK;
+            let (team, held) = match held(device, rows.length.min(CHUNK)) {
+                (team, held) if by_fours && rows.are_quads => (team, Some(held)),
+                _ => (choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK)), None),
+            };
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
             let bindings: Vec<&Buffer> = rows.inputs().chain(&before).chain([&output]).collect();
             let prologue = rows.prologue.as_ref().map(|prologue| prologue.kernel.clone());
-            let kernel = Scan { op: fold, rows: rows.ty, prologue, scanned, team };
+            let kernel = Scan { op: fold, rows: rows.ty, prologue, scanned, team, held };
             let per_row = rows.length.div_ceil(chunk);
             let chunks = rows.count * per_row;
             let parameters = Parameters {
@@ -68,8 +86,9 @@ impl Tensor {
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // Each row has a workgroup, on every device: then a member's sums have only a few terms.
-        let team = Team::Workgroup(WORKGROUP);
-        let kernel = Scan { op: fold, rows: ty, prologue: None, scanned: Scanned::States, team };
+        let most = if device.tuning().loads.several { largest_team(device).min(LARGEST_TEAM) } else { WORKGROUP };
+        let team = Team::Workgroup(per_row.next_power_of_two().clamp(WORKGROUP as usize, most as usize) as u32);
+        let kernel = Scan { op: fold, rows: ty, prologue: None, scanned: Scanned::States, team, held: None };
         let parameters = Parameters {
             chunks: rows.count,
             per_row: 1,
@@ -85,6 +104,14 @@ impl Tensor {
         device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         Ok(before)
     }
+}
+
+/// Returns a team for chunks of a length, and what its members hold.
+fn held(device: &Device, chunk: usize) -> (Team, Held) {
+    let most = largest_team(device).min(MOST_HOLDING) as usize;
+    let members = chunk.div_ceil(4 * QUADS).next_power_of_two().clamp(WORKGROUP as usize, most);
+    let quads = chunk.div_ceil(4 * members) as u32;
+    (Team::Workgroup(members as u32), Held { quads, subgroup: subgroup_lanes(device) })
 }
 
 /// Returns the length of a member's part of a chunk.

@@ -21,6 +21,8 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
         sum_of_rows(side),
         sum_of_columns(side),
         argmax_of_rows(side),
+        running_sum([1, elements.min(1 << 26)]),
+        running_sum([elements.min(1 << 26) / 4096, 4096]),
         softmax(narrow),
         softmax_of_expression(narrow),
         softmax_of_columns(side),
@@ -121,6 +123,27 @@ fn sum_of_rows(n: usize) -> Case {
             places(n).into_iter().try_for_each(|i| check_sum(&a.narrow(0, i, 1)?, &sums[i..]))
         };
         Ok(Prepared::alone(move |_| x.sum(1), check))
+    })
+}
+
+fn running_sum([rows, length]: [usize; 2]) -> Case {
+    let what = if rows == 1 { power(length) } else { format!("rows of {length}, {} in all", power(rows * length)) };
+    case(format!("cumsum f32 {what}"), 8 * rows * length, move |device| {
+        let x = random((rows, length), device)?;
+        let a = x.clone();
+        let check = move |y: &Tensor| {
+            for i in places(rows) {
+                let (mut sum, mut sizes) = (0.0, 0.0);
+                for (j, (x, found)) in row(&a, i)?.into_iter().zip(row(y, i)?).enumerate() {
+                    (sum, sizes) = (sum + x, sizes + x.abs());
+                    // As for sums of floats: compensated.
+                    let tolerance = 2f64.powi(-24) * sum.abs() + 2f64.powi(-23) * sizes;
+                    ensure_close(&format!("sum {j} of row {i}"), found, sum, tolerance)?;
+                }
+            }
+            Ok(())
+        };
+        Ok(Prepared::alone(move |_| x.cumsum(1), check))
     })
 }
 

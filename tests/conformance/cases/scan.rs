@@ -97,17 +97,18 @@ pub fn add(suite: &mut Suite) {
                 ("pending", &[7, 9], Layout::Pending, 1),
                 ("pending_first", &[4, 5, 6], Layout::PendingTransposed, 0),
                 ("long_rows", &[2, 1000], Layout::Contiguous, 1),
+                ("short_fours", &[3, 68], Layout::Contiguous, 1),
                 ("long_columns", &[1000, 2], Layout::Contiguous, 0),
                 ("empty", &[4, 0, 6], Layout::Contiguous, 1),
                 ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
                 ("one", &[1, 1], Layout::Contiguous, 0),
             ] {
                 // Reading the elements is the same for all dtypes.
-                if dtype != DType::F32 && !["sliced_middle", "long_rows", "pending_first"].contains(&name) {
+                if dtype != DType::F32 && !["sliced_middle", "long_rows", "short_fours", "pending_first"].contains(&name) {
                     continue;
                 }
                 // Doubles cannot hold such products. `wide.rs` tests some.
-                if op == "cumprod" && dtype == DType::I64 && name == "long_rows" {
+                if op == "cumprod" && dtype == DType::I64 && ["long_rows", "short_fours"].contains(&name) {
                     continue;
                 }
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
@@ -119,6 +120,9 @@ pub fn add(suite: &mut Suite) {
             suite.add(op, format!("{dtype}::chunks"), move |device| {
                 scan.check(&shaped(op, &[2, 10007], Layout::Contiguous, dtype, domain, device)?, 1)?;
                 scan.check(&shaped(op, &[2, 10007], Layout::Pending, dtype, domain, device)?, 1)?;
+                // Whole fours, which GPUs hold in registers.
+                scan.check(&shaped(op, &[3, 8328], Layout::Offset, dtype, domain, device)?, 1)?;
+                scan.check(&shaped(op, &[2, 4100], Layout::Pending, dtype, domain, device)?, 1)?;
                 scan.check(&shaped(op, &[10007, 3], Layout::Contiguous, dtype, domain, device)?, 0)
             });
         }
