@@ -229,31 +229,31 @@ fn scan_held<'k>(
     store: &dyn Fn(Value<'k>, Value<'k>),
 ) {
     let (k, combine) = (member.k, &fold.combine);
-    let place = |turn: u32| first + member.lane + turn * member.lanes();
-    // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
-    let loaded: Vec<_> = (0..turns).map(|turn| states(place(turn).min(end - 1))).collect();
-    let types: Vec<_> = before.iter().map(|number| number.ty()).collect();
-    let mut before = before;
-    for (turn, elements) in (0..).zip(loaded) {
-        // The state of the quad up to each element.
-        let mut within = vec![elements[0].clone()];
-        for element in &elements[1..] {
-            within.push(combine(&within[within.len() - 1], element));
-        }
-        let own = within[within.len() - 1].clone();
-        let prior = member.prefix(combine, &member.scratch(types.iter().copied()), before.clone(), own.clone());
-        if turn + 1 < turns {
-            let last: Vec<_> = types.iter().map(|&ty| k.workgroup_array(ty, 1)).collect();
-            k.when(member.lane.eq(member.lanes() - 1), || {
-                last.iter().zip(combine(&prior, &own)).for_each(|(array, number)| array.store(0, number));
+    let running = StateVar::new(k, &before);
+    k.for_step(first, end, turns * member.lanes(), |from| {
+        let place = |turn: u32| from + member.lane + turn * member.lanes();
+        // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
+        let loaded = (0..turns).map(|turn| states(place(turn).min(end - 1)));
+        // The states of a quad up to each element.
+        let up_to = |elements: Vec<State<'k>>| -> Vec<State<'k>> {
+            let sum = |sum: &mut Option<State<'k>>, element: State<'k>| {
+                *sum = Some(sum.as_ref().map_or(element.clone(), |sum| combine(sum, &element)));
+                sum.clone()
+            };
+            elements.into_iter().scan(None, sum).collect()
+        };
+        let quads: Vec<_> = loaded.map(up_to).collect();
+        let own: Vec<_> = quads.iter().map(|quad| quad[3].clone()).collect();
+        let (prior, after) = member.prefixes(combine, running.get(), &own);
+        running.set(&after);
+        for ((turn, quad), prior) in (0..).zip(&quads).zip(&prior) {
+            let j = place(turn);
+            k.when(j.lt(end), || {
+                let results: Vec<_> = quad.iter().map(|state| (fold.finish)(&combine(prior, state), j)).collect();
+                store(j, k.vector(&results));
             });
-            k.barrier();
-            before = last.iter().map(|array| array.load(0)).collect();
         }
-        let j = place(turn);
-        k.when(j.lt(end), || {
-            let results: Vec<_> = within.iter().map(|state| (fold.finish)(&combine(&prior, state), j)).collect();
-            store(j, k.vector(&results));
-        });
-    }
+        // The next turns write to the same memory.
+        k.barrier();
+    });
 }

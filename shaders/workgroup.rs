@@ -309,6 +309,52 @@ impl<'k> Member<'k> {
         state.get()
     }
 
+    /// Returns, for each turn, what [`prefix`](Self::prefix) returns for the members' states in it: a turn comes after
+    /// all earlier ones. Also returns the state after all turns. All invocations must call this function, and must
+    /// reach a barrier before they do so again.
+    pub fn prefixes(
+        &self,
+        combine: &Combine<'k>,
+        before: State<'k>,
+        turns: &[State<'k>],
+    ) -> (Vec<State<'k>>, State<'k>) {
+        let k = self.k;
+        let types: Vec<_> = before.iter().map(|number| number.ty()).collect();
+        let types = || types.iter().copied();
+        let per_turn = self.subgroup.map_or(u32::MAX, |lanes| self.lanes() / lanes);
+        let count = per_turn.saturating_mul(turns.len() as u32);
+        if let Some(lanes) = self.subgroup.filter(|&lanes| count <= lanes) {
+            // Each subgroup has a state for each turn. The lanes of every subgroup combine them all.
+            let subgroup = Subgroup { k, lanes };
+            let scratch: Vec<_> = types().map(|ty| k.workgroup_array(ty, count)).collect();
+            let within: Vec<_> = turns.iter().map(|own| subgroup.up_to(combine, own.clone())).collect();
+            let number = self.lane / lanes;
+            k.when(subgroup.lane().eq(lanes - 1), || {
+                (0..).zip(&within).for_each(|(turn, state)| store(&scratch, number + turn * per_turn, state));
+            });
+            k.barrier();
+            let all = subgroup.up_to(combine, load(&scratch, subgroup.lane().min(count - 1)));
+            let prior = |(turn, within): (u32, &State<'k>)| {
+                let place = number + turn * per_turn;
+                let before = subgroup.joined(combine, &before, &all, place);
+                subgroup.joined(combine, &before, within, subgroup.lane())
+            };
+            let prior = (0..).zip(&within).map(prior).collect();
+            return (prior, combine(&before, &subgroup.from(&all, k.u32(count - 1))));
+        }
+        let mut before = before;
+        let mut prior = Vec::new();
+        for own in turns {
+            let own_prior = self.prefix(combine, &self.scratch(types()), before.clone(), own.clone());
+            let last: Vec<_> = types().map(|ty| k.workgroup_array(ty, 1)).collect();
+            k.when(self.lane.eq(self.lanes() - 1), || store(&last, k.u32(0), &combine(&own_prior, own)));
+            k.barrier();
+            before = load(&last, k.u32(0));
+            prior.push(own_prior);
+        }
+        (prior, before)
+    }
+
     /// The same. The lanes of a subgroup combine their states by exchange. Then each subgroup does so with the states
     /// of all subgroups.
     fn prefix_in_subgroups(
@@ -319,31 +365,51 @@ impl<'k> Member<'k> {
         before: State<'k>,
         own: State<'k>,
     ) -> State<'k> {
-        let k = self.k;
-        let (lane, subgroup) = (k.subgroup_lane(), self.lane / lanes);
-        let from = |state: &[Value<'k>], lane: Value<'k>| -> State<'k> {
-            state.iter().map(|number| number.subgroup_shuffle(lane)).collect()
-        };
-        let choose = |condition: Value<'k>, yes: &[Value<'k>], no: &[Value<'k>]| -> State<'k> {
-            yes.iter().zip(no).map(|(&yes, &no)| condition.select(yes, no)).collect()
-        };
-        // Returns the states up to each lane's own one.
-        let up_to = |state: State<'k>| {
-            let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
-            distances.take_while(|&distance| distance < lanes).fold(state, |state, distance| {
-                let earlier = from(&state, lane.max(distance) - distance);
-                choose(lane.ge(distance), &combine(&earlier, &state), &state)
-            })
-        };
-        let within = up_to(own);
-        k.when(lane.eq(lanes - 1), || store(scratch, subgroup, &within));
+        let (k, subgroup) = (self.k, Subgroup { k: self.k, lanes });
+        let within = subgroup.up_to(combine, own);
+        k.when(subgroup.lane().eq(lanes - 1), || store(scratch, self.lane / lanes, &within));
         k.barrier();
-        let subgroups = up_to(load(scratch, lane.min(self.lanes() / lanes - 1)));
-        let earlier = from(&subgroups, subgroup.max(1) - 1);
-        let before = choose(subgroup.gt(0), &combine(&before, &earlier), &before);
-        let earlier = from(&within, lane.max(1) - 1);
-        choose(lane.gt(0), &combine(&before, &earlier), &before)
+        let last = self.lanes() / lanes - 1;
+        let all = subgroup.up_to(combine, load(scratch, subgroup.lane().min(last)));
+        let before = subgroup.joined(combine, &before, &all, self.lane / lanes);
+        subgroup.joined(combine, &before, &within, subgroup.lane())
     }
+}
+
+/// The lanes of a subgroup, which exchange states.
+struct Subgroup<'k> {
+    k: &'k KernelBuilder,
+    lanes: u32,
+}
+
+impl<'k> Subgroup<'k> {
+    fn lane(&self) -> Value<'k> {
+        self.k.subgroup_lane()
+    }
+
+    /// Returns the state that a lane has.
+    fn from(&self, state: &[Value<'k>], lane: Value<'k>) -> State<'k> {
+        state.iter().map(|number| number.subgroup_shuffle(lane)).collect()
+    }
+
+    /// Combines the states of all lanes up to each one.
+    fn up_to(&self, combine: &Combine<'k>, state: State<'k>) -> State<'k> {
+        let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
+        distances.take_while(|&distance| distance < self.lanes).fold(state, |state, distance| {
+            let earlier = self.from(&state, self.lane().max(distance) - distance);
+            choose(self.lane().ge(distance), &combine(&earlier, &state), &state)
+        })
+    }
+
+    /// Combines a state and the one of all lanes before lane `place`, given the states `up_to` each lane.
+    fn joined(&self, combine: &Combine<'k>, before: &State<'k>, up_to: &State<'k>, place: Value<'k>) -> State<'k> {
+        let earlier = self.from(up_to, place.max(1) - 1);
+        choose(place.gt(0), &combine(before, &earlier), before)
+    }
+}
+
+fn choose<'k>(condition: Value<'k>, yes: &[Value<'k>], no: &[Value<'k>]) -> State<'k> {
+    yes.iter().zip(no).map(|(&yes, &no)| condition.select(yes, no)).collect()
 }
 
 /// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. The numbers

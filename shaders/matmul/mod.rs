@@ -571,6 +571,10 @@ impl Family for Matmul {
             k.use_matrices();
         }
         let problem = ProductBlock::new(k, self);
+        let is_block = matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..));
+        if self.windows.is_some() && !is_block {
+            k.fail("only blocks read windows");
+        }
         match self.tile {
             MatmulTile::Workgroup(block) => blocked::write(&problem, self, block),
             MatmulTile::MatrixUnits(block, layout) if block.fragments => {

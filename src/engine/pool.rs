@@ -118,8 +118,8 @@ pub struct MemoryStats {
     /// twice its size.
     pub in_use: u64,
     /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`, and together with
-    /// `in_use` at most one and a half times that peak. If work asks again and again for sizes that were freed, the pool
-    /// keeps them too, up to twice the peak more.
+    /// `in_use` at most one and a half times that peak. If work asks again and again for sizes of 1 MiB or more that
+    /// were freed, the pool keeps them too, up to twice the peak more.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
@@ -278,8 +278,8 @@ impl Peak {
     }
 }
 
-/// The classes that were given up in this window of requests, and what is kept beyond the peak because such classes were
-/// asked for again.
+/// The classes that were given up in this window of requests, and what is kept beyond the peak because such classes
+/// were asked for again.
 #[derive(Default)]
 struct Repeated {
     given_up: BTreeMap<Class, u32>,
@@ -290,8 +290,13 @@ impl Repeated {
     /// A class that was given up as often is likely to be asked for again.
     const OFTEN: u32 = 2;
 
+    /// Smaller buffers take a driver little time.
+    const SMALLEST: u64 = 1 << 20;
+
     fn note_given_up(&mut self, class: Class) {
-        *self.given_up.entry(class).or_default() += 1;
+        if class.bytes >= Repeated::SMALLEST {
+            *self.given_up.entry(class).or_default() += 1;
+        }
     }
 
     /// Notes that the driver makes a buffer of a class.
@@ -806,9 +811,9 @@ mod tests {
     fn sizes_that_come_again_and_again_are_made_a_few_times() {
         let (lazy, pool) = pool(DeviceKind::Discrete, 0);
         let run = || {
-            let mut before = get(&pool, 100 * KIB);
-            for size in [1000, 300, 700, 100, 500, 200] {
-                before = get(&pool, size * KIB);
+            let mut before = get(&pool, 2 << 20);
+            for size in [20, 6, 14, 2, 10, 4] {
+                before = get(&pool, size << 20);
             }
             drop(before);
         };
@@ -821,7 +826,7 @@ mod tests {
         assert!(cached > peak && cached <= 3 * peak, "{cached} bytes are kept for a peak of {peak}");
         // Other work for some windows.
         (0..5 * Peak::WINDOW).for_each(|_| drop(get(&pool, KIB)));
-        assert!(pool.stats().cached < 200 * KIB, "{} bytes are kept for nothing", pool.stats().cached);
+        assert!(pool.stats().cached < 4 << 20, "{} bytes are kept for nothing", pool.stats().cached);
     }
 
     #[test]

@@ -23,7 +23,7 @@ macro_rules! convolution {
 
         impl $name {
             /// Returns the layer of a weight, a bias, which may be `None`, and a configuration. The weight is copied to
-            /// the order that the device multiplies, so that no call has to.
+            /// the order that most convolutions of the device read, so that calls need not do that.
             pub fn new(weight: Tensor, bias: impl Into<Option<Tensor>>, config: ConvConfig) -> Self {
                 $name { weight: prepared(weight, &config), bias: bias.into(), config }
             }

@@ -91,8 +91,9 @@ macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident, $axes:literal, $transposed:literal;)*) => {
         /// Convolutions as in PyTorch. They are cross-correlations, as the kernel is not flipped. `f16` and `bf16` are
         /// accumulated in `f32` and rounded once; integers wrap. Convolutions of `i8` and their biases are `i32`,
-        /// convolutions of `u8` and their biases `u32`. Inputs may have any strides: they are read in place, and no
-        /// intermediate is stored in memory.
+        /// convolutions of `u8` and their biases `u32`. Inputs may have any strides. No windows are laid out in memory.
+        /// The result has its channels last in memory if the input has; convolutions are fastest so. Else the device
+        /// may turn the input before, and the result after the convolution.
         impl Tensor {
             $(
                 $(#[$doc])*

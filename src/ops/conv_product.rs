@@ -10,7 +10,8 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::kernels::matmul::{Windows, WindowsParameters};
+use crate::kernels::matmul::{self, Windows, WindowsParameters};
+use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
@@ -41,7 +42,10 @@ impl Convolution {
         let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
         let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
         let Some(together) = channels_together(x.device(), x.dtype(), lengths) else { return Ok(None) };
-        if sizes.windows.iter().any(|window| self.meets_little(window)) {
+        let form = Windows { axes: sizes.windows.len() };
+        let words = form.parameter_words() + matmul::Sizes { batch_rank: 0 }.parameter_words();
+        let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
+        if is_too_large || sizes.windows.iter().any(|window| self.meets_little(window)) {
             return Ok(None);
         }
         self.of_windows(x, weight, sizes, output, together).map(Some)
@@ -58,36 +62,35 @@ impl Convolution {
         let is_odd = on_units && !places.is_multiple_of(16 / x.dtype().size_in_bytes());
         if is_channels_last(x) || is_odd {
             let x = if is_odd { channels_last(x)?.contiguous()? } else { channels_last(x)? };
-            return channels_first(&x.product(&weight.t()?, output, self.op)?);
+            return channels_first(&x.exact_product(&weight.t()?, output, self.op)?);
         }
-        let y = weight.product(&x.reshape((images, channels, places))?, output, self.op)?;
+        let y = weight.exact_product(&x.reshape((images, channels, places))?, output, self.op)?;
         y.reshape([images, rows].iter().chain(spatial).copied().collect::<Shape>())
     }
 
     /// Multiplies windows of channels that are read `together` at a time.
     fn of_windows(&self, x: &Tensor, weight: &Tensor, sizes: &Sizes, output: DType, together: usize) -> Result<Tensor> {
         let missing = sizes.input_channels.next_multiple_of(together) - sizes.input_channels;
-        let padded = |x: &Tensor| {
-            let amounts: SmallVec<[(isize, isize); 5]> =
-                (1..x.rank()).map(|_| (0, 0)).chain([(0, missing as isize)]).collect();
-            if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.contiguous() }
+        let copied = |x: &Tensor| {
+            let last = [(0, missing as isize)];
+            let amounts: SmallVec<[_; 5]> = (1..x.rank()).map(|_| (0, 0)).chain(last).collect();
+            if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.copied() }
         };
-        let last = channels_last(x)?;
         let parameters = |x: &Tensor| WindowsParameters {
             channels: sizes.input_channels + missing,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             strides: x.strides()[..x.rank() - 1].iter().copied().collect(),
         };
-        let can_read = |x: &Tensor| {
-            x.strides().last() == Some(&1)
-                && missing == 0
-                && parameters(x).are_along_channels(x.layout().offset, together)
-        };
-        let read = if can_read(&last) { last } else { padded(&last)? };
-        let weight = padded(&channels_last(weight)?)?;
+        let (x, weight) = (channels_last(x)?, channels_last(weight)?);
+        let are_together = |x: &Tensor| missing == 0 && x.layout().offset.is_multiple_of(together);
+        let can_read = x.strides().last() == Some(&1)
+            && are_together(&x)
+            && parameters(&x).are_along_channels(x.layout().offset, together);
+        let x = if can_read { x } else { copied(&x)? };
+        let weight = if weight.is_contiguous() && are_together(&weight) { weight } else { copied(&weight)? };
         let columns = weight.dims()[0];
         let matrix = weight.reshape((columns, weight.elem_count() / columns))?.t()?;
-        let y = read.product_of_windows(parameters(&read), &matrix, output, self.op)?;
+        let y = x.product_of_windows(parameters(&x), &matrix, output, self.op)?;
         channels_first(&y)
     }
 }
@@ -120,12 +123,13 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
     // Missing channels are filled up with zeros.
     let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
     let on_units = 16 / dtype.size_in_bytes();
-    if outputs < FEWEST_OUTPUTS || depth(on_units) < LEAST_DEPTH || !device.takes(&Windows { axes: 3 }) {
+    // Every device has blocks for what units cannot do, except for software devices.
+    if outputs < FEWEST_OUTPUTS || depth(on_units) < LEAST_DEPTH || device.tuning().matmul.blocks.is_empty() {
         return None;
     }
     if matrix_units::unit(device, dtype, [places, outputs, depth(on_units)]).is_some() {
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
-    (dtype != DType::I64 && !device.tuning().matmul.blocks.is_empty()).then_some(4)
+    (dtype != DType::I64).then_some(4)
 }

@@ -33,7 +33,9 @@ impl Slide<'_> {
         let channels = x.dims()[1];
         let weight = weight.reshape((channels, weight.elem_count() / channels))?;
         // Factors of neighbouring channels are read together.
-        let in_quads = weight.strides()[0] == 1 && weight.layout().offset.is_multiple_of(4);
+        let in_quads = weight.strides()[0] == 1
+            && weight.strides()[1].unsigned_abs().is_multiple_of(4)
+            && weight.layout().offset.is_multiple_of(4);
         let weight = if quads == QuadAxis::Channels && !in_quads { weight.t()?.copied()?.t()? } else { weight };
         self.launch(x, Some(&weight), quads, output).map(Some)
     }

@@ -368,9 +368,9 @@ pub(crate) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
     {
         return term.to_dtype(dtype);
     }
-    let mut builder = match like.shape() == shape {
-        true => ExpressionBuilder::in_order_of(like),
-        false => ExpressionBuilder::new(shape.clone(), like.device()),
+    let mut builder = match terms.first() {
+        Some((first, _)) if first.shape() == shape => ExpressionBuilder::in_order_of(*first),
+        _ => ExpressionBuilder::new(shape.clone(), like.device()),
     };
     let mut sum = None;
     for &(term, factor) in terms {

@@ -73,6 +73,21 @@ impl Tensor {
 
     /// Returns the matrix product, rounded to a dtype. It is accumulated in the `widened` dtype.
     pub(crate) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
+        self.product_with(rhs, output, precision::operands, op)
+    }
+
+    /// Returns the same, but products of `f32` whose precision the user has reduced are not rounded.
+    pub(super) fn exact_product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
+        self.product_with(rhs, output, |lhs, rhs, sizes| Ok(([lhs, rhs], sizes)), op)
+    }
+
+    fn product_with(
+        &self,
+        rhs: &Tensor,
+        output: DType,
+        operands: impl Fn(Tensor, Tensor, [usize; 3]) -> Result<([Tensor; 2], [usize; 3])>,
+        op: &'static str,
+    ) -> Result<Tensor> {
         for side in [self, rhs] {
             if side.rank() == 0 {
                 return Err(Error::RankMismatch { op, expected: "1 or more", shape: side.shape().clone() });
@@ -81,7 +96,7 @@ impl Tensor {
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
-        let ([lhs_matrix, rhs_matrix], sizes) = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
+        let ([lhs_matrix, rhs_matrix], sizes) = operands(lhs_matrix, rhs_matrix, sizes)?;
         let (lhs, rhs_matrix, around) = (lhs_matrix, rhs_matrix, Around::default());
         let product = Product { lhs, rhs: rhs_matrix, windows: None, batch, sizes, output, around, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };

@@ -71,7 +71,8 @@ pub(crate) fn cuts(
     let [m, n, k] = problem.sizes;
     let compute_units = tuning::compute_units(info.compute_units);
     // Parts need one more axis of the batch, and two more buffers.
-    let parameters = Sizes { batch_rank: problem.lengths.len() + 1 }.parameter_words();
+    let windows = problem.form_of_windows().map_or(0, |windows| windows.parameter_words());
+    let parameters = windows + Sizes { batch_rank: problem.lengths.len() + 1 }.parameter_words();
     let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);

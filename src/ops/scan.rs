@@ -24,6 +24,11 @@ const SHORTEST_HELD: usize = 64;
 const QUADS: usize = 4;
 const MOST_HOLDING: u32 = 256;
 
+/// So many chunks keep every device busy. If there are more, a chunk has several parts: with fewer states, their scan
+/// takes less time.
+const MANY_CHUNKS: usize = 2048;
+const MOST_PARTS: usize = 16;
+
 /// The most members of a team that scans the states of chunks. Each needs some workgroup memory.
 const LARGEST_TEAM: u32 = 512;
 
@@ -54,8 +59,11 @@ impl Tensor {
                 (team, held) if by_fours && rows.are_quads => (team, Some(held)),
                 _ => (choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK)), None),
             };
-            let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
-            let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
+            // A team that holds elements can take one part of a long chunk after the other.
+            let parts = if held.is_some() { rows.count * rows.length.div_ceil(CHUNK) / MANY_CHUNKS } else { 1 };
+            let long = CHUNK * parts.clamp(1, MOST_PARTS).next_power_of_two();
+            let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, long) };
+            let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, chunk, op)? };
             let bindings: Vec<&Buffer> = rows.inputs().chain(&before).chain([&output]).collect();
             let prologue = rows.prologue.as_ref().map(|prologue| prologue.kernel.clone());
             let kernel = Scan { op: fold, rows: rows.ty, prologue, scanned, team, held };
@@ -78,11 +86,11 @@ impl Tensor {
     }
 
     /// Returns the state of each row before each of its chunks.
-    fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
+    fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, chunk: usize, op: &'static str) -> Result<Vec<Buffer>> {
         let device = self.device();
         let inputs: Vec<&Buffer> = rows.inputs().collect();
-        let states = fold_chunks(device, fold, rows, &inputs, CHUNK, op)?;
-        let per_row = rows.length.div_ceil(CHUNK);
+        let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
+        let per_row = rows.length.div_ceil(chunk);
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // Each row has a workgroup, on every device: then a member's sums have only a few terms.

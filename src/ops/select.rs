@@ -40,9 +40,11 @@ impl Tensor {
             shape = shape.broadcast_with(on_true.shape(), op)?;
         }
         let shape = shape.broadcast_with(on_false.shape(), op)?;
-        let mut builder = match on_false.shape() == &shape {
-            true => ExpressionBuilder::in_order_of(on_false),
-            false => ExpressionBuilder::new(shape, self.device()),
+        let on_true_tensor = if let TensorOrScalar::Tensor(on_true) = on_true { Some(on_true) } else { None };
+        let mut operands = [Some(on_false), on_true_tensor, Some(self)].into_iter().flatten();
+        let mut builder = match operands.find(|operand| operand.shape() == &shape) {
+            Some(operand) => ExpressionBuilder::in_order_of(operand),
+            None => ExpressionBuilder::new(shape, self.device()),
         };
         let condition = builder.tensor(self, op)?;
         let yes = match on_true {

@@ -474,13 +474,46 @@ pub fn add(suite: &mut Suite) {
             Ok(())
         });
     }
-    // Padding is 0, even if the weight is infinite.
+    // Elements that meet no window of an output do not count, even if they are infinite.
     suite.add("conv2d", "f32::infinite_input", |device| {
-        let problem = Problem { slide: PADDED, ..PLAIN };
-        let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;
-        operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
-        operands.x.values[[1, 0, 0, 0]] = f64::NAN;
-        operands.x.tensor = crate::compare::upload(&operands.x.values, DType::F32, device)?;
-        OPERATIONS[1].check(&problem, &operands, false)
+        let of = |name: &str| PROBLEMS.into_iter().find(|(known, _)| *known == name).map(|(_, problem)| problem);
+        for name in ["padded", "windows", "fours", "pointwise"] {
+            let problem = of(name).expect("a problem has this name");
+            let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;
+            operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
+            operands.x.values[[1, 0, 0, 0]] = f64::NAN;
+            operands.x.tensor = crate::compare::upload(&operands.x.values, DType::F32, device)?;
+            OPERATIONS[1].check(&problem, &operands, false).map_err(|e| format!("{name}: {e:?}"))?;
+        }
+        Ok(())
     });
+    // Channels that come last and begin within a run of several, or weights that are a part of more channels.
+    for dtype in [DType::F32, DType::F16] {
+        suite.add("conv2d", format!("{dtype}::channels_last_parts"), move |device| {
+            let operation = &OPERATIONS[1];
+            for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| ["windows", "fours"].contains(name)) {
+                let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                let flat = |x: &Tensor| x.permute([0, 2, 3, 1])?.contiguous()?.flatten_all();
+                let begin = |x: &Tensor, by: usize| -> Result<Tensor> {
+                    let dims = x.dims();
+                    let last = [dims[0], dims[2], dims[3], dims[1]];
+                    let all = Tensor::cat(&[&flat(x)?.narrow(0, 0, by)?, &flat(x)?], 0)?;
+                    all.realize()?;
+                    all.narrow(0, by, x.elem_count())?.reshape(last)?.permute([0, 3, 1, 2])
+                };
+                // Two more channels follow each weight's own ones.
+                let wide = Tensor::cat(&[&operands.weight.tensor, &operands.weight.tensor.narrow(0, 0, 2)?], 0)?;
+                let wide = channels_last(&wide.transpose(0, 1)?)?.transpose(0, 1)?;
+                let [x, weight] = [operands.x.tensor.clone(), operands.weight.tensor.clone()];
+                for by in [1, 4, 6] {
+                    operands.x.tensor = begin(&x, by)?;
+                    for part in [begin(&weight, by)?, wide.narrow(0, 0, weight.dims()[0])?] {
+                        operands.weight.tensor = part;
+                        operation.check(&problem, &operands, true).map_err(|e| format!("{name}, {by}: {e:?}"))?;
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
 }

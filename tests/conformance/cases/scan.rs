@@ -104,7 +104,9 @@ pub fn add(suite: &mut Suite) {
                 ("one", &[1, 1], Layout::Contiguous, 0),
             ] {
                 // Reading the elements is the same for all dtypes.
-                if dtype != DType::F32 && !["sliced_middle", "long_rows", "short_fours", "pending_first"].contains(&name) {
+                if dtype != DType::F32
+                    && !["sliced_middle", "long_rows", "short_fours", "pending_first"].contains(&name)
+                {
                     continue;
                 }
                 // Doubles cannot hold such products. `wide.rs` tests some.
