@@ -128,7 +128,7 @@ impl Family for Scan {
                 first().iter().zip(before).map(choose).collect()
             });
             let before = before.unwrap_or_else(first);
-            let quads = [chunk_start / 4, chunk_end / 4];
+            let quads = [chunk_start, chunk_end, span].map(|place| place / 4);
             let states =
                 |four: Value<'k>| four.lanes().into_iter().map(|x| (fold.map)(x, k.u32(0))).collect::<Vec<State<'k>>>();
             scan_held(
@@ -218,20 +218,21 @@ impl Family for Scan {
 }
 
 /// Scans the quads from `first` to `end` from the state `before` them on. In each turn, the members take neighbouring
-/// quads. `states` returns the states of a quad's elements, and `store` gets the results of a quad.
+/// quads. `states` returns the states of a quad's elements, and `store` gets the results of a quad. There are at most
+/// `span` quads, a number that a compiler sees to be the same for all invocations.
 fn scan_held<'k>(
     member: Member<'k>,
     turns: u32,
     fold: &Fold<'k>,
     before: State<'k>,
-    [first, end]: [Value<'k>; 2],
+    [first, end, span]: [Value<'k>; 3],
     states: &dyn Fn(Value<'k>) -> Vec<State<'k>>,
     store: &dyn Fn(Value<'k>, Value<'k>),
 ) {
     let (k, combine) = (member.k, &fold.combine);
     let running = StateVar::new(k, &before);
-    k.for_step(first, end, turns * member.lanes(), |from| {
-        let place = |turn: u32| from + member.lane + turn * member.lanes();
+    k.for_step(0, span, turns * member.lanes(), |from| {
+        let place = |turn: u32| first + from + member.lane + turn * member.lanes();
         // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
         let loaded = (0..turns).map(|turn| states(place(turn).min(end - 1)));
         // The states of a quad up to each element.

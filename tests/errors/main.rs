@@ -480,7 +480,9 @@ fn sizes_beyond_all_limits() {
     let text = "[1048576, 1048576]";
     assert_error!(huge.to_vec::<f32>(), Error::SizeOverflow { .. }, text);
     assert_error!(huge.contiguous(), Error::SizeOverflow { .. }, "contiguous", text);
-    assert_error!(huge.reshape(1usize << 40), Error::SizeOverflow { .. }, text);
+    let line = huge.reshape(1usize << 40).expect("its strides allow a view");
+    assert_error!(line.exp(), Error::SizeOverflow { .. }, "exp", "[1099511627776]");
+    assert_error!(line.contiguous(), Error::SizeOverflow { .. }, "contiguous", "[1099511627776]");
     assert_error!(huge.zeros_like(), Error::SizeOverflow { .. }, "zeros_like", text);
     assert_error!(huge.rand_like(0.0, 1.0), Error::SizeOverflow { .. }, "rand_like", text);
     assert_error!(huge.exp(), Error::SizeOverflow { .. }, "exp", text);
