@@ -233,17 +233,14 @@ fn scan_held<'k>(
     let running = StateVar::new(k, &before);
     k.for_step(0, span, turns * member.lanes(), |from| {
         let place = |turn: u32| first + from + member.lane + turn * member.lanes();
-        // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
-        let loaded = (0..turns).map(|turn| states(place(turn).min(end - 1)));
-        // The states of a quad up to each element.
-        let up_to = |elements: Vec<State<'k>>| -> Vec<State<'k>> {
-            let sum = |sum: &mut Option<State<'k>>, element: State<'k>| {
-                *sum = Some(sum.as_ref().map_or(element.clone(), |sum| combine(sum, &element)));
-                sum.clone()
-            };
-            elements.into_iter().scan(None, sum).collect()
+        // The states of a quad up to each element. Beyond the end, the last quad is repeated: it comes after all
+        // others, and is not stored.
+        let quad = |turn| {
+            let mut up_to = states(place(turn).min(end - 1));
+            (1..up_to.len()).for_each(|i| up_to[i] = combine(&up_to[i - 1], &up_to[i]));
+            up_to
         };
-        let quads: Vec<_> = loaded.map(up_to).collect();
+        let quads: Vec<_> = (0..turns).map(quad).collect();
         let own: Vec<_> = quads.iter().map(|quad| quad[3].clone()).collect();
         let (prior, after) = member.prefixes(combine, running.get(), &own);
         running.set(&after);

@@ -55,17 +55,17 @@ pub fn check_product(a: &Tensor, b: &Tensor, y: &Tensor) -> Result<()> {
         let (a_row, y_row) = (row(a, i)?, row(y, i)?);
         for j in places(n) {
             let products: Vec<f64> = a_row.iter().zip(column(b, j)?).map(|(a, b)| a * b).collect();
-            let (sum, sizes) = products.iter().fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
-            // Each product and sum in f32 may be rounded. The errors are nearly independent, so that they add up like
-            // the root of their number. Eight deviations are never reached. The result is rounded once more.
-            let summing = 8.0 * (products.len() as f64).sqrt() * rounding(DType::F32) * sizes;
-            ensure_close(
-                &format!("element ({i}, {j})"),
-                y_row[j],
-                sum,
-                summing + rounding(y.dtype()) * 1.01 * sum.abs(),
-            )?;
+            ensure_sum(&format!("element ({i}, {j})"), y_row[j], &products, y.dtype())?;
         }
     }
     Ok(())
+}
+
+/// Fails unless a number is the sum of products, summed in `f32` and rounded to a dtype.
+pub fn ensure_sum(what: &str, found: f64, products: &[f64], dtype: DType) -> Result<()> {
+    let (sum, sizes) = products.iter().fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+    // Each product and sum in f32 may be rounded. The errors are nearly independent, so that they add up like the root
+    // of their number. Eight deviations are never reached. The result is rounded once more.
+    let summing = 8.0 * (products.len() as f64).sqrt() * rounding(DType::F32) * sizes;
+    ensure_close(what, found, sum, summing + rounding(dtype) * 1.01 * sum.abs())
 }

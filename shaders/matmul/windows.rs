@@ -51,7 +51,7 @@ enum Kind<'k> {
 /// Where a line is.
 #[derive(Clone)]
 pub(super) struct Line<'k> {
-    /// The index of its first element. In a window, that of the first tap, which may be in the padding.
+    /// The index of its first element. For a window, this is the index of its first tap. That may lie in the padding.
     first: Value<'k>,
     /// For each axis, the place of the first tap. If that is before the input, the number wraps.
     places: Vec<Value<'k>>,
@@ -109,8 +109,8 @@ impl<'k> Lines<'k> {
         }
     }
 
-    /// Returns the index of the element of a line at a depth. Elements of the padding are 0: for them, the index is
-    /// that of another element, and the second value is false.
+    /// Returns the index of the element of a line at a depth. For windows, it also returns whether the element is in
+    /// the tensor. If it is in the padding, the index is that of another element, and the caller takes 0 instead.
     pub fn index(&self, line: &Line<'k>, depth: &Depth<'k>) -> (Value<'k>, Option<Value<'k>>) {
         let index = line.first + depth.distance;
         let Kind::Windows(DeclaredWindows { windows, .. }, _) = &self.kind else { return (index, None) };

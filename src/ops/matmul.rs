@@ -549,7 +549,7 @@ impl Product {
             key.extend(side.strides().iter().map(|&stride| stride as u64));
         }
         if let Some(windows) = &self.windows {
-            // The strides are those of the left operand.
+            // Strides and channels are those of `lhs`, which is part of every key.
             key.push(1 << 63);
             let axis = |axis: &WindowParameters| [axis.output, axis.kernel, axis.stride, axis.dilation, axis.before];
             key.extend(windows.windows.iter().flat_map(axis).map(|size| size as u64));

@@ -3,7 +3,7 @@
 use super::Sizes;
 use super::matmul::{Order, deviation, plain, random};
 use crate::case::{Bound, Case, Cost, Prepared, Rate};
-use crate::close::{ensure_close, numbers, places, rounding};
+use crate::close::{ensure_close, ensure_sum, numbers, places};
 use anyhow::Result;
 use marquetry::nn::Conv2d;
 use marquetry::{ConvConfig, DType, Device, PoolConfig, Tensor};
@@ -161,12 +161,8 @@ fn check(x: &Tensor, weight: &Tensor, y: &Tensor, padding: usize, groups: usize)
         let window = numbers(&padded.narrow(2, row, kernel)?.narrow(3, column, kernel)?)?;
         let weights = numbers(&weight.narrow(0, output, 1)?)?;
         let products: Vec<f64> = window.iter().zip(&weights).map(|(a, b)| a * b).collect();
-        let (sum, size) = products.iter().fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
         let found = numbers(&y.narrow(0, image, 1)?.narrow(1, output, 1)?.narrow(2, row, 1)?.narrow(3, column, 1)?)?;
-        // As for products.
-        let summing = 8.0 * (products.len() as f64).sqrt() * rounding(DType::F32) * size;
-        let tolerance = summing + rounding(y.dtype()) * 1.01 * sum.abs();
-        ensure_close(&format!("element ({image}, {output}, {row}, {column})"), found[0], sum, tolerance)?;
+        ensure_sum(&format!("element ({image}, {output}, {row}, {column})"), found[0], &products, y.dtype())?;
     }
     Ok(())
 }

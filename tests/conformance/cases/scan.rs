@@ -150,6 +150,16 @@ pub fn add(suite: &mut Suite) {
             });
         }
     }
+    // So many chunks that a GPU's team takes several parts of each, one after the other. The sums are exact.
+    suite.add("cumsum", "f32::parts_of_chunks", |device| {
+        const LENGTH: u32 = 1 << 24;
+        let sums = Tensor::ones(LENGTH as usize, DType::F32, device)?.cumsum(0)?;
+        let wrong = sums.to_dtype(DType::U32)?.ne(&Tensor::arange(1u32, LENGTH + 1, device)?)?;
+        match wrong.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()? {
+            0 => Ok(()),
+            wrong => Err(format!("{wrong} of {LENGTH} sums are wrong").into()),
+        }
+    });
     suite.add("cumsum", "f32::million", |device| {
         // Large numbers that cancel, and small ones that remain.
         let mut inputs = Inputs::new("million");
