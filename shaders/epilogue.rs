@@ -153,6 +153,12 @@ pub(crate) trait Finishing: Family + Clone {
         1
     }
 
+    /// Returns the kernel that only stores the results, with its parameters and workgroups, if another one does so
+    /// faster.
+    fn alone(&self, _parameters: &Self::Host) -> Option<(Self, Self::Host, usize)> {
+        None
+    }
+
     /// Returns the kernel with an epilogue.
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self;
 

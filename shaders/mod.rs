@@ -224,7 +224,7 @@ families! {
     sample: Sample;
     scan: Scan;
     scatter: Scatter;
-    sort: SortBlocks, SortMerge, SortTake;
+    sort: SortCount, SortRow, SortScatter, SortSelect, SortShort, SortTake;
     store: Store;
     transpose: Transpose;
 }
@@ -296,7 +296,14 @@ mod tests {
 
     #[test]
     fn words_stand_in_the_order_of_the_declaration() {
-        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1, prologue: None, epilogue: None };
+        let config = gather::Gather {
+            dtype: DType::F32,
+            index: DType::U32,
+            rank: 1,
+            by_units: false,
+            prologue: None,
+            epilogue: None,
+        };
         let parameters = gather::Parameters {
             count: 1,
             length: 2,

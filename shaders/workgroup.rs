@@ -325,15 +325,15 @@ impl<'k> Member<'k> {
         let count = per_turn.saturating_mul(turns.len() as u32);
         if let Some(lanes) = self.subgroup.filter(|&lanes| count <= lanes) {
             // Each subgroup has a state for each turn. The lanes of every subgroup combine them all.
-            let subgroup = Subgroup { k, lanes };
+            let subgroup = Subgroup { k };
             let scratch: Vec<_> = types().map(|ty| k.workgroup_array(ty, count)).collect();
-            let within: Vec<_> = turns.iter().map(|own| subgroup.up_to(combine, own.clone())).collect();
+            let within: Vec<_> = turns.iter().map(|own| subgroup.up_to(combine, own.clone(), lanes)).collect();
             let number = self.lane / lanes;
             k.when(subgroup.lane().eq(lanes - 1), || {
                 (0..).zip(&within).for_each(|(turn, state)| store(&scratch, number + turn * per_turn, state));
             });
             k.barrier();
-            let all = subgroup.up_to(combine, load(&scratch, subgroup.lane().min(count - 1)));
+            let all = subgroup.up_to(combine, load(&scratch, subgroup.lane().min(count - 1)), count);
             let prior = |(turn, within): (u32, &State<'k>)| {
                 let place = number + turn * per_turn;
                 let before = subgroup.joined(combine, &before, &all, place);
@@ -365,12 +365,12 @@ impl<'k> Member<'k> {
         before: State<'k>,
         own: State<'k>,
     ) -> State<'k> {
-        let (k, subgroup) = (self.k, Subgroup { k: self.k, lanes });
-        let within = subgroup.up_to(combine, own);
+        let (k, subgroup) = (self.k, Subgroup { k: self.k });
+        let within = subgroup.up_to(combine, own, lanes);
         k.when(subgroup.lane().eq(lanes - 1), || store(scratch, self.lane / lanes, &within));
         k.barrier();
         let last = self.lanes() / lanes - 1;
-        let all = subgroup.up_to(combine, load(scratch, subgroup.lane().min(last)));
+        let all = subgroup.up_to(combine, load(scratch, subgroup.lane().min(last)), last + 1);
         let before = subgroup.joined(combine, &before, &all, self.lane / lanes);
         subgroup.joined(combine, &before, &within, subgroup.lane())
     }
@@ -379,7 +379,6 @@ impl<'k> Member<'k> {
 /// The lanes of a subgroup, which exchange states.
 struct Subgroup<'k> {
     k: &'k KernelBuilder,
-    lanes: u32,
 }
 
 impl<'k> Subgroup<'k> {
@@ -392,10 +391,10 @@ impl<'k> Subgroup<'k> {
         state.iter().map(|number| number.subgroup_shuffle(lane)).collect()
     }
 
-    /// Combines the states of all lanes up to each one.
-    fn up_to(&self, combine: &Combine<'k>, state: State<'k>) -> State<'k> {
+    /// Combines the states of all lanes up to each one. Only those of the first `count` lanes matter.
+    fn up_to(&self, combine: &Combine<'k>, state: State<'k>, count: u32) -> State<'k> {
         let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
-        distances.take_while(|&distance| distance < self.lanes).fold(state, |state, distance| {
+        distances.take_while(|&distance| distance < count).fold(state, |state, distance| {
             let earlier = self.from(&state, self.lane().max(distance) - distance);
             choose(self.lane().ge(distance), &combine(&earlier, &state), &state)
         })

@@ -54,7 +54,8 @@ where
         let stored = kernel.stored();
         let output = allocate(shape, stored, device, op)?;
         let buffers: Vec<&Buffer> = inputs.iter().chain([&output]).chain(&others).collect();
-        let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
+        let alone = kernel.alone(parameters);
+        let (kernel, parameters, groups) = alone.unwrap_or_else(|| (kernel.clone(), parameters.clone(), *groups));
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         if stored == *dtype && epilogue.is_none() {
             return Ok(Produced::Finished { result: output, kept: SmallVec::new() });

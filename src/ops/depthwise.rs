@@ -106,6 +106,10 @@ impl Slide<'_> {
 
 /// Returns the rows and columns of outputs that an invocation computes: many, if others keep the device busy.
 fn tile(device: &Device, kernel: &Depthwise, lengths: [usize; 4]) -> [u32; 2] {
+    // Windows that step over elements share few of them, and a maximum takes no time.
+    if kernel.op == DepthwiseOp::Max && kernel.stride.iter().all(|&stride| stride > 1) {
+        return if kernel.dtype.size_in_bytes() == 4 { [1, 1] } else { [2, 1] };
+    }
     let [most, fewest] = match kernel.quads {
         QuadAxis::Channels if kernel.dtype.size_in_bytes() == 4 => [[1, 4], [1, 2]],
         QuadAxis::Channels => [[3, 4], [1, 2]],

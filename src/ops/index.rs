@@ -213,7 +213,7 @@ impl Tensor {
         };
         let kernel = |x: &Layout, prologue| {
             let rank = along(x).0.len();
-            Gather { dtype, index: indexes.dtype(), rank, prologue, epilogue: None }
+            Gather { dtype, index: indexes.dtype(), rank, by_units: false, prologue, epilogue: None }
         };
         // 64-bit elements are only moved.
         let x = match dtype.parts() {

@@ -1,6 +1,7 @@
 //! Tensors of random numbers, and places drawn at random.
 
 use super::choose_team;
+use super::reduce::{fold_states, state_buffers};
 use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
@@ -10,12 +11,16 @@ use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::expr::Domain;
+use crate::kernels::fold::FoldOp;
 use crate::kernels::random::{self, Distribution, Generator, GeneratorParameters, Random, RangeParameters, WORKGROUP};
 use crate::kernels::sample::{self, Sample};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 use smallvec::SmallVec;
+
+/// Rows of weights are cut into chunks of this length at least, so that few draws keep the whole device busy.
+const SHORTEST_CHUNK: usize = 512;
 
 impl Tensor {
     /// Returns random numbers, evenly distributed from `low` up to but not including `high`.
@@ -325,19 +330,42 @@ impl Tensor {
         let output = allocate(&shape, DType::U32, self.device(), op)?;
         if draws > 0 {
             let logits = self.contiguous()?;
-            let team = choose_team(self.device(), draws, length);
-            let draw = Draw::next(self.device());
+            let device = self.device();
+            let teams = device.tuning().reduce.teams;
+            let per_draw = teams.div_ceil(draws).min(length / SHORTEST_CHUNK).max(1);
+            let span = length.div_ceil(per_draw);
+            let per_draw = length.div_ceil(span);
+            let in_chunks = per_draw > 1;
+            let team = choose_team(device, draws * per_draw, span);
+            let states = if in_chunks {
+                state_buffers(device, FoldOp::ArgMax, DType::F32, draws * per_draw, op)?
+            } else {
+                Vec::new()
+            };
+            let draw = Draw::next(device);
             let parameters = sample::Parameters {
                 draws,
                 per_row: samples,
+                per_draw,
+                span,
                 length,
                 offset: logits.layout().offset,
                 generator: draw.parameters,
             };
-            let (kernel, groups) = (Sample { team, generator: draw.generator }, team.groups(draws));
-            let inputs = [logits.buffer()?, &output];
-            let buffers: SmallVec<[&Buffer; 3]> = inputs.into_iter().chain(draw.stored.as_ref()).collect();
-            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+            let kernel = Sample { team, generator: draw.generator, in_chunks };
+            let outputs = if in_chunks { &states[..] } else { std::slice::from_ref(&output) };
+            let buffers: SmallVec<[&Buffer; 4]> =
+                [logits.buffer()?].into_iter().chain(outputs).chain(draw.stored.as_ref()).collect();
+            device.runtime().run(Launch {
+                kernel,
+                buffers: &buffers,
+                parameters,
+                groups: team.groups(draws * per_draw),
+            })?;
+            if in_chunks {
+                let sizes = [draws, per_draw, length];
+                fold_states(device, FoldOp::ArgMax, DType::F32, sizes, states.clone(), &output)?;
+            }
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
     }

@@ -177,7 +177,8 @@ impl Producer for Folded {
         } else {
             let inputs: Vec<&Buffer> = rows.inputs().chain(&self.centre).collect();
             let states = fold_chunks(device, fold, &rows, &inputs, chunk, op)?;
-            Stages::end(device, fold, &rows, chunk, states)
+            let sizes = [rows.count, rows.length.div_ceil(chunk), rows.length];
+            Stages::end(device, fold, rows.dtype(), sizes, states)
         };
         let shape = Shape::from(rows.count);
         if let Some(epilogue) = epilogue
@@ -216,26 +217,31 @@ impl Stages {
         Stages { kernel, parameters, groups, inputs }
     }
 
-    /// Folds the states of chunks.
-    fn end(device: &Device, fold: FoldOp, rows: &Rows, chunk: usize, states: Vec<Buffer>) -> Stages {
-        let per_row = rows.length.div_ceil(chunk);
-        let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
+    /// Folds the states of chunks: so many for each of the rows, which have a length.
+    fn end(
+        device: &Device,
+        fold: FoldOp,
+        dtype: DType,
+        [rows, per_row, length]: [usize; 3],
+        states: Vec<Buffer>,
+    ) -> Stages {
+        let team = enlarged(device, choose_team(device, rows, per_row), per_row);
         // The states depend only on the dtype of the computation.
-        let ty = RowsType { dtype: rows.dtype().widened(), kept_rank: 0, row_rank: 0 };
+        let ty = RowsType { dtype: dtype.widened(), kept_rank: 0, row_rank: 0 };
         let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
         let (stage, prologue, epilogue) = (Stage::End, None, None);
         let kernel = Reduce { op: fold, rows: ty, prologue, epilogue, stage, team, turn };
         let parameters = Parameters {
-            chunks: rows.count,
+            chunks: rows,
             per_row: 1,
             span: per_row,
             length: per_row,
-            count: rows.length,
+            count: length,
             rows: None,
             prologue: None,
             epilogue: None,
         };
-        Stages { kernel, parameters, groups: team.groups(rows.count), inputs: states }
+        Stages { kernel, parameters, groups: team.groups(rows), inputs: states }
     }
 
     /// Returns the kernel with an epilogue, and its parameters; `None` if the kernel cannot apply it.
@@ -282,7 +288,7 @@ pub(super) fn fold_chunks(
     op: &'static str,
 ) -> Result<Vec<Buffer>> {
     let chunks = rows.count * rows.length.div_ceil(chunk);
-    let states = state_buffers(device, fold, rows, chunks, op)?;
+    let states = state_buffers(device, fold, rows.dtype(), chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
     let team = enlarged(device, team_of(device, rows, chunks, chunk), chunk);
     let kernel = reduce(fold, rows, Stage::Begin, team, turn_of(device, rows));
@@ -295,12 +301,26 @@ pub(super) fn fold_chunks(
 pub(super) fn state_buffers(
     device: &Device,
     fold: FoldOp,
-    rows: &Rows,
+    dtype: DType,
     count: usize,
     op: &'static str,
 ) -> Result<Vec<Buffer>> {
-    let buffers = buffers(&fold.state(rows.dtype())).into_iter();
+    let buffers = buffers(&fold.state(dtype)).into_iter();
     buffers.map(|(dtype, numbers)| allocate(&Shape::from((count, numbers)), dtype, device, op)).collect()
+}
+
+/// Folds the states of chunks to a result for each row: see [`Stages::end`].
+pub(super) fn fold_states(
+    device: &Device,
+    fold: FoldOp,
+    dtype: DType,
+    sizes: [usize; 3],
+    states: Vec<Buffer>,
+    output: &Buffer,
+) -> Result<()> {
+    let Stages { kernel, parameters, groups, inputs } = Stages::end(device, fold, dtype, sizes, states);
+    let buffers: Vec<&Buffer> = inputs.iter().chain([output]).collect();
+    device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })
 }
 
 /// Whether neighbouring invocations go down neighbouring columns.

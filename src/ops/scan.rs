@@ -91,7 +91,7 @@ impl Tensor {
         let inputs: Vec<&Buffer> = rows.inputs().collect();
         let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
         let per_row = rows.length.div_ceil(chunk);
-        let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
+        let before = state_buffers(device, fold, rows.dtype(), rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // Each row has a workgroup, on every device: then a member's sums have only a few terms.
         let most = if device.tuning().loads.several { largest_team(device).min(LARGEST_TEAM) } else { WORKGROUP };

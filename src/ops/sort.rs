@@ -1,46 +1,101 @@
 //! Sorting along an axis.
 
 use super::rows::Rows;
+use super::{largest_team, subgroup_lanes};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
+use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
+use crate::kernels::rows::RowsParameters;
 use crate::kernels::sort::{
-    BlockParameters, MERGED, MergeParameters, SortBlocks, SortMerge, SortTake, TakeParameters, WORKGROUP,
+    CHUNK_OF_ONE, CountParameters, DIGITS, Input, LONGEST, Output, RowParameters, ScatterParameters, SelectParameters,
+    ShortParameters, SortCount, SortRow, SortScatter, SortSelect, SortShort, SortTake, TakeParameters, WORKGROUP,
+    key_bits, memory,
 };
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
-/// Sorted rows: a table with the first `taken` places of each row.
+/// A digit of a radix sort has eight bits.
+const DIGIT_BITS: usize = DIGITS.ilog2() as usize;
+
+/// The most invocations of a workgroup that sorts a block or selects elements. On an H100, a sort of 2^24 numbers takes
+/// 1.0 ms; with 128 or 512 invocations, 1.3 or 1.1.
+const MOST_SORTING: u32 = 256;
+
+/// How many elements an invocation of a workgroup that sorts may hold. On software devices it holds the first number,
+/// and the workgroup is small: their compilers take seconds for larger kernels.
+const EACH: [u32; 6] = [5, 7, 9, 11, 13, 15];
+
+/// Elements are selected before they are sorted if a row has this many times as many as are wanted.
+const WORTH_SELECTING: usize = 4;
+
+/// Sorted rows: tables with the first elements of each row, and with their places, as far as they are asked for.
 struct Sorted {
     rows: Rows,
     axis: usize,
     taken: usize,
-    places: Tensor,
+    values: Option<Tensor>,
+    places: Option<Tensor>,
 }
 
-/// The runs that are being merged. Each row has `count` of them, all of `run` elements except for the last, and
-/// `length` elements in all.
-#[derive(Clone, Copy)]
-struct Runs {
-    count: usize,
-    run: usize,
+/// What is sorted: the rows of a tensor, or the tables that a kernel has written.
+struct Table {
+    input: Input,
+    /// The elements' bits, and their places if they are not the places in this row.
+    bits: Buffer,
+    places: Option<Buffer>,
+    rows: Option<RowsParameters>,
+    /// The length of a row.
     length: usize,
 }
 
-impl Runs {
-    /// Returns what `length` elements in runs of `run` become if each run keeps its first `most` elements.
-    fn cut(length: usize, run: usize, most: usize) -> Runs {
-        let (count, kept) = (length.div_ceil(run), run.min(most));
-        let last = (length - (count - 1) * run).min(kept);
-        Runs { count, run: kept, length: (count - 1) * kept + last }
+/// The tables that a kernel writes.
+struct Tables {
+    bits: Option<Buffer>,
+    places: Option<Buffer>,
+}
+
+/// Sorts `count` rows.
+struct Sorter<'a> {
+    device: &'a Device,
+    dtype: DType,
+    count: usize,
+    /// All ones for descending order, else 0.
+    mask: u32,
+    op: &'static str,
+}
+
+/// The invocations of a workgroup that sorts a block, and how many elements each holds.
+#[derive(Clone, Copy)]
+struct Block {
+    lanes: u32,
+    each: u32,
+}
+
+impl Block {
+    fn size(self) -> usize {
+        (self.lanes * self.each) as usize
     }
 
-    /// Returns the runs after pairs of them have been merged.
-    fn merged(self, most: usize) -> Runs {
-        Runs::cut(self.length, 2 * self.run, most)
+    /// Returns the smallest block for rows of a length that a device has, or else its largest one.
+    fn of(device: &Device, length: usize) -> Block {
+        let (limits, subgroup) = (&device.info().limits, subgroup_lanes(device));
+        let (most, each) = match device.tuning().loads.several {
+            true => (largest_team(device).min(MOST_SORTING), &EACH[..]),
+            false => (WORKGROUP, &EACH[..1]),
+        };
+        // Whole subgroups.
+        let lanes = (WORKGROUP..=most).step_by(subgroup.unwrap_or(WORKGROUP).max(32) as usize);
+        let blocks = lanes.flat_map(|lanes| each.iter().map(move |&each| Block { lanes, each }));
+        let fits = |block: &Block| memory(block.lanes, block.each, subgroup) <= limits.max_workgroup_memory;
+        let blocks: Vec<_> = blocks.filter(fits).collect();
+        let smallest = blocks.iter().filter(|block| block.size() >= length).min_by_key(|block| block.size());
+        let largest = || blocks.iter().max_by_key(|block| block.size());
+        // Every device has room for this one.
+        smallest.or_else(largest).copied().unwrap_or(Block { lanes: WORKGROUP, each: EACH[0] })
     }
 }
 
@@ -62,7 +117,25 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`].
     pub fn sort(&self, axis: impl Into<Axis>, descending: bool) -> Result<(Tensor, Tensor)> {
-        self.sorted(axis.into(), None, descending, "sort")?.values_and_places(self, "sort")
+        self.sorted(axis.into(), None, descending, Output::BOTH, "sort")?.values_and_places(self, "sort")
+    }
+
+    /// Returns the elements sorted along an axis as [`sort`](Self::sort) does, without their places, which takes less
+    /// time and memory. (numpy: `sort`.)
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([3u32, 1, 2], &device)?;
+    /// assert_eq!(x.sort_values(0, true)?.to_vec::<u32>()?, [3, 2, 1]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`].
+    pub fn sort_values(&self, axis: impl Into<Axis>, descending: bool) -> Result<Tensor> {
+        let output = Output { bits: true, places: false };
+        self.sorted(axis.into(), None, descending, output, "sort_values")?.values(self, "sort_values")
     }
 
     /// Returns the places (`u32`) of the elements in the order of [`sort`](Self::sort). (candle: `arg_sort_last_dim`.)
@@ -70,7 +143,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`].
     pub fn argsort(&self, axis: impl Into<Axis>, descending: bool) -> Result<Tensor> {
-        self.sorted(axis.into(), None, descending, "argsort")?.places(self)
+        let output = Output { bits: false, places: true };
+        self.sorted(axis.into(), None, descending, output, "argsort")?.places(self)
     }
 
     /// Returns the `k` largest elements along an axis, or the smallest if `largest` is false, and their places (`u32`)
@@ -90,11 +164,19 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axis has fewer than `k` elements.
     pub fn topk(&self, k: usize, axis: impl Into<Axis>, largest: bool) -> Result<(Tensor, Tensor)> {
-        self.sorted(axis.into(), Some(k), largest, "topk")?.values_and_places(self, "topk")
+        self.sorted(axis.into(), Some(k), largest, Output::BOTH, "topk")?.values_and_places(self, "topk")
     }
 
-    /// Sorts each row. The result has the first `taken` places of each row, or all of them.
-    fn sorted(&self, axis: Axis, taken: Option<usize>, descending: bool, op: &'static str) -> Result<Sorted> {
+    /// Sorts each row. The result has the first `taken` elements of each row, or all of them.
+    fn sorted(
+        &self,
+        axis: Axis,
+        taken: Option<usize>,
+        descending: bool,
+        output: Output,
+        op: &'static str,
+    ) -> Result<Sorted> {
+        let (device, dtype) = (self.device(), self.dtype());
         let axis = axis.resolve(self.shape(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
         if taken > self.dims()[axis] {
@@ -105,64 +187,164 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         }
-        // Of the kernels that read the rows, `SortBlocks` has the most parameters.
-        let rows = Rows::along(self, axis, &|rows| SortBlocks { rows }, op)?;
+        // Of the kernels that read the rows, this one has the most parameters.
+        let kernel = |rows| SortSelect { input: Input::Rows(rows), lanes: WORKGROUP, subgroup: None };
+        let rows = Rows::along(self, axis, &kernel, op)?;
+        // Elements that share words are taken by their places in the end.
+        let is_narrow = dtype.size_in_bytes() < 4;
+        let output = Output { bits: output.bits && !is_narrow, places: output.places || is_narrow };
         let shape = Shape::from((rows.count, taken));
-        let places = if checked_elements(&shape, op)? == 0 {
-            allocate(&shape, DType::U32, self.device(), op)?
+        let (length, tables) = if checked_elements(&shape, op)? == 0 {
+            let sorter = Sorter { device, dtype, count: rows.count, mask: 0, op };
+            (taken, sorter.tables(taken, output)?)
         } else {
-            self.sort_rows(&rows, taken, descending, op)?
+            let mask = if descending { u32::MAX } else { 0 };
+            Sorter { device, dtype, count: rows.count, mask, op }.sort(Table::of(&rows), taken, output)?
         };
-        let places = Tensor::from_buffer(places, shape, DType::U32, self.device());
-        Ok(Sorted { rows, axis, taken, places })
+        let whole = Shape::from((rows.count, length));
+        let tensor = |buffer: Option<Buffer>, dtype| {
+            buffer.map(|buffer| Tensor::from_buffer(buffer, whole.clone(), dtype, device).narrow(1, 0, taken))
+        };
+        let (values, places) =
+            (tensor(tables.bits, dtype).transpose()?, tensor(tables.places, DType::U32).transpose()?);
+        Ok(Sorted { rows, axis, taken, values, places })
+    }
+}
+
+impl Table {
+    fn of(rows: &Rows) -> Table {
+        let (bits, parameters) = (rows.buffer.clone(), Some(rows.parameters.clone()));
+        Table { input: Input::Rows(rows.ty), bits, places: None, rows: parameters, length: rows.length }
     }
 
-    fn sort_rows(&self, rows: &Rows, taken: usize, descending: bool, op: &'static str) -> Result<Buffer> {
-        let (device, runtime) = (self.device(), self.device().runtime());
-        // Keys and places.
-        let words = self.dtype().parts();
-        let key = if words == 2 { DType::I64 } else { DType::U32 };
-        let table = |runs: Runs| -> Result<[Buffer; 2]> {
-            let shape = Shape::from((rows.count, runs.length));
-            Ok([allocate(&shape, key, device, op)?, allocate(&shape, DType::U32, device, op)?])
-        };
-        let mut runs = Runs::cut(rows.length, WORKGROUP as usize, taken);
-        let mut sorted = table(runs)?;
-        let blocks = rows.count * runs.count;
-        let parameters = BlockParameters {
-            blocks,
-            per_row: runs.count,
-            length: rows.length,
-            run: runs.run,
-            out_length: runs.length,
-            mask: if descending { u32::MAX } else { 0 },
-            rows: rows.parameters.clone(),
-        };
-        let [keys, places] = &sorted;
-        let (kernel, buffers) = (SortBlocks { rows: rows.ty }, &[&rows.buffer, keys, places]);
-        runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
-        while runs.count > 1 {
-            let next = runs.merged(taken);
-            let merged = table(next)?;
-            let per_pair = next.run.div_ceil(MERGED as usize);
-            let per_row = next.count * per_pair;
-            let invocations = checked_elements(&Shape::from((rows.count, per_row)), op)?;
-            let parameters = MergeParameters {
-                invocations,
-                per_row,
-                per_pair,
-                length: runs.length,
-                run: runs.run,
-                out_length: next.length,
-                out_run: next.run,
-            };
-            let buffers: Vec<&Buffer> = sorted.iter().chain(&merged).collect();
-            let groups = invocations.div_ceil(WORKGROUP as usize);
-            runtime.run(Launch { kernel: SortMerge { words }, buffers: &buffers, parameters, groups })?;
-            (sorted, runs) = (merged, next);
+    /// Returns what an earlier kernel has written.
+    fn written(dtype: DType, tables: Tables, length: usize) -> Table {
+        let input = Input::Table { dtype, places: tables.places.is_some() };
+        let Some(bits) = tables.bits else { unreachable!("a kernel that others follow writes the elements' bits") };
+        Table { input, bits, places: tables.places, rows: None, length }
+    }
+
+    /// Returns the buffers that a kernel reads.
+    fn buffers(&self, output: Output) -> impl Iterator<Item = &Buffer> {
+        [&self.bits].into_iter().chain(self.places.iter().filter(move |_| output.places))
+    }
+}
+
+impl Sorter<'_> {
+    /// Allocates tables for rows of a length.
+    fn tables(&self, length: usize, output: Output) -> Result<Tables> {
+        let shape = Shape::from((self.count, length));
+        let word = if self.dtype.size_in_bytes() < 4 { DType::U32 } else { self.dtype };
+        let table = |wanted: bool, dtype| wanted.then(|| allocate(&shape, dtype, self.device, self.op)).transpose();
+        Ok(Tables { bits: table(output.bits, word)?, places: table(output.places, DType::U32)? })
+    }
+
+    /// Returns tables with the first `taken` elements of each row at least, and the length of their rows.
+    fn sort(&self, mut table: Table, taken: usize, output: Output) -> Result<(usize, Tables)> {
+        while table.length > LONGEST as usize && table.length >= WORTH_SELECTING * taken {
+            let chunk = self.selecting() as usize * CHUNK_OF_ONE as usize;
+            if taken > chunk / WORTH_SELECTING {
+                break;
+            }
+            table = self.select(&table, chunk, taken)?;
         }
-        let [_, places] = sorted;
-        Ok(places)
+        let block = Block::of(self.device, table.length);
+        if table.length <= LONGEST as usize {
+            Ok((taken, self.sort_short(&table, taken, output)?))
+        } else if table.length <= block.size() {
+            Ok((taken, self.sort_rows(&table, block, taken, output)?))
+        } else {
+            Ok((table.length, self.sort_digits(table, block, output)?))
+        }
+    }
+
+    /// The invocations of a workgroup that selects elements.
+    fn selecting(&self) -> u32 {
+        if self.device.tuning().loads.several { largest_team(self.device).min(MOST_SORTING) } else { WORKGROUP }
+    }
+
+    fn select(&self, table: &Table, chunk: usize, taken: usize) -> Result<Table> {
+        let per_row = table.length.div_ceil(chunk);
+        let out_length = (per_row - 1) * taken + (table.length - (per_row - 1) * chunk).min(taken);
+        let tables = self.tables(out_length, Output::BOTH)?;
+        let chunks = self.count * per_row;
+        let parameters = SelectParameters {
+            chunks,
+            per_row,
+            length: table.length,
+            taken,
+            out_length,
+            mask: self.mask,
+            rows: table.rows.clone(),
+        };
+        let kernel = SortSelect { input: table.input, lanes: self.selecting(), subgroup: subgroup_lanes(self.device) };
+        let buffers: Vec<_> = table.buffers(Output::BOTH).chain(tables.buffers()).collect();
+        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: chunks })?;
+        Ok(Table::written(self.dtype, tables, out_length))
+    }
+
+    fn sort_short(&self, table: &Table, taken: usize, output: Output) -> Result<Tables> {
+        let tables = self.tables(taken, output)?;
+        let per_group = LONGEST as usize / table.length;
+        let (mask, rows) = (self.mask, table.rows.clone());
+        let parameters = ShortParameters { count: self.count, per_group, length: table.length, taken, mask, rows };
+        let kernel = SortShort { input: table.input, output };
+        let buffers: Vec<_> = table.buffers(output).chain(tables.buffers()).collect();
+        let groups = self.count.div_ceil(per_group);
+        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        Ok(tables)
+    }
+
+    fn sort_rows(&self, table: &Table, block: Block, taken: usize, output: Output) -> Result<Tables> {
+        let tables = self.tables(taken, output)?;
+        let (mask, rows) = (self.mask, table.rows.clone());
+        let parameters = RowParameters { count: self.count, length: table.length, taken, mask, rows };
+        let Block { lanes, each } = block;
+        let kernel = SortRow { input: table.input, output, lanes, each, subgroup: subgroup_lanes(self.device) };
+        let buffers: Vec<_> = table.buffers(output).chain(tables.buffers()).collect();
+        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: self.count })?;
+        Ok(tables)
+    }
+
+    /// Sorts rows of any length, digit by digit.
+    fn sort_digits(&self, mut table: Table, block: Block, output: Output) -> Result<Tables> {
+        let (runtime, Block { lanes, each }) = (self.device.runtime(), block);
+        let (length, per_row) = (table.length, table.length.div_ceil(block.size()));
+        let blocks = self.count * per_row;
+        let digits = key_bits(self.dtype) as usize / DIGIT_BITS;
+        let counts_shape = Shape::from((self.count, per_row * DIGITS as usize));
+        for number in 0.. {
+            let shift = (number * DIGIT_BITS) as u32;
+            let counts = allocate(&counts_shape, DType::U32, self.device, self.op)?;
+            let (mask, rows) = (self.mask, table.rows.clone());
+            let parameters = CountParameters { blocks, per_row, length, shift, mask, rows };
+            let kernel = SortCount { input: table.input, lanes, each };
+            let buffers = &[&table.bits, &counts];
+            runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
+            let sums = Tensor::from_buffer(counts, counts_shape.clone(), DType::U32, self.device).cumsum(1)?;
+
+            let is_last = number + 1 == digits;
+            // Later digits need the bits, and the last one the places.
+            let output = Output { bits: !is_last || output.bits, places: output.places };
+            let tables = self.tables(length, output)?;
+            let rows = table.rows.clone();
+            let parameters = ScatterParameters { blocks, per_row, length, shift, mask, rows };
+            let kernel = SortScatter { input: table.input, output, lanes, each, subgroup: subgroup_lanes(self.device) };
+            let sums = sums.buffer()?;
+            let buffers: Vec<_> = table.buffers(output).chain([sums]).chain(tables.buffers()).collect();
+            runtime.run(Launch { kernel, buffers: &buffers, parameters, groups: blocks })?;
+            if is_last {
+                return Ok(tables);
+            }
+            table = Table::written(self.dtype, tables, length);
+        }
+        unreachable!("the last digit ends the loop")
+    }
+}
+
+impl Tables {
+    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.bits.iter().chain(&self.places)
     }
 }
 
@@ -178,20 +360,34 @@ impl Sorted {
     }
 
     fn places(&self, of: &Tensor) -> Result<Tensor> {
-        self.shaped(&self.places, of)
+        let Some(places) = &self.places else { unreachable!("places were asked for") };
+        self.shaped(places, of)
     }
 
-    fn values_and_places(&self, of: &Tensor, op: &'static str) -> Result<(Tensor, Tensor)> {
-        let values = allocate(self.places.shape(), of.dtype(), of.device(), op)?;
-        let count = self.places.elem_count();
+    fn values(&self, of: &Tensor, op: &'static str) -> Result<Tensor> {
+        match &self.values {
+            Some(values) => self.shaped(values, of),
+            None => self.shaped(&self.taken(of, op)?, of),
+        }
+    }
+
+    /// Takes the elements at the places found.
+    fn taken(&self, of: &Tensor, op: &'static str) -> Result<Tensor> {
+        let Some(places) = &self.places else { unreachable!("elements are taken by their places") };
+        let values = allocate(places.shape(), of.dtype(), of.device(), op)?;
+        let count = places.elem_count();
         if count > 0 {
             let kernel = SortTake { rows: self.rows.ty };
-            let parameters = TakeParameters { count, per_row: self.taken, rows: self.rows.parameters.clone() };
-            let buffers = [&self.rows.buffer, self.places.buffer()?, &values];
+            let (per_row, pitch) = (self.taken, places.strides()[0].unsigned_abs());
+            let parameters = TakeParameters { count, per_row, pitch, rows: self.rows.parameters.clone() };
+            let buffers = [&self.rows.buffer, places.buffer()?, &values];
             let groups = count.div_ceil(4).div_ceil(WORKGROUP as usize);
             of.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
-        let values = Tensor::from_buffer(values, self.places.shape().clone(), of.dtype(), of.device());
-        Ok((self.shaped(&values, of)?, self.places(of)?))
+        Ok(Tensor::from_buffer(values, places.shape().clone(), of.dtype(), of.device()))
+    }
+
+    fn values_and_places(&self, of: &Tensor, op: &'static str) -> Result<(Tensor, Tensor)> {
+        Ok((self.values(of, op)?, self.places(of)?))
     }
 }

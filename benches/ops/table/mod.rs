@@ -9,6 +9,7 @@ mod matvec;
 mod memory;
 mod minilm;
 mod networks;
+mod ordering;
 mod quantized;
 mod sampling;
 
@@ -106,6 +107,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     cases.extend(decode::cases(&sizes));
     cases.extend(sampling::cases(&sizes));
     cases.extend(memory::cases(&sizes));
+    cases.extend(ordering::cases(&sizes));
     cases.push(launches::case());
     if model.join("model.safetensors").is_file() {
         cases.push(minilm::case(model)?);

@@ -106,6 +106,15 @@ pub fn add(suite: &mut Suite) {
                 check_selection(&table, &Layout::Contiguous.place(indexes(&[6], 3), DType::U32, device)?, 0)
             });
         }
+        // 32 elements are whole units of 16 bytes, which one index names, if they begin at such a multiple.
+        for layout in [Layout::Contiguous, Layout::Sliced, Layout::Offset, Layout::Unaligned, Layout::Transposed] {
+            suite.add("index_select", format!("{dtype}::units_{}", layout.name()), move |device| {
+                let table = shaped("table", &[3, 5, 32], layout, dtype, Domain::Special, device)?;
+                let strays = strays(DType::U32);
+                let indexes = Layout::Contiguous.place(array(&[strays.len()], strays), DType::U32, device)?;
+                [0, 1, 2].into_iter().try_for_each(|axis| check_selection(&table, &indexes, axis))
+            });
+        }
         suite.add("index_select", format!("{dtype}::nothing"), move |device| select_nothing(dtype, device));
         for (name, shape, layout) in [
             ("vector", &[7][..], Layout::Contiguous),
@@ -113,9 +122,11 @@ pub fn add(suite: &mut Suite) {
             ("batch", &[2, 3, 2], Layout::Sliced),
             ("scalar", &[], Layout::Contiguous),
             ("empty", &[2, 0], Layout::Contiguous),
+            ("units", &[3, 5], Layout::Transposed),
         ] {
+            let width = if name == "units" { 48 } else { 9 };
             suite.add("embedding", format!("{dtype}::{name}"), move |device| {
-                let table = shaped("table", &[11, 9], Layout::Contiguous, dtype, Domain::Special, device)?;
+                let table = shaped("table", &[11, width], Layout::Contiguous, dtype, Domain::Special, device)?;
                 check_embedding(&table, &layout.place(indexes(shape, 11), DType::U32, device)?)
             });
         }

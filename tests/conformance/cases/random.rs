@@ -248,8 +248,11 @@ fn rows_of(layout: Layout, shape: &[usize], dtype: DType, positive: bool, device
 
 const ROWS: [[usize; 3]; 3] = [[2, 3, 50], [5, 4, 7], [1, 1, 300]];
 
+/// A row that is long enough to be drawn from in chunks.
+const LONG: [usize; 3] = [1, 1, 3001];
+
 fn multinomial(layout: Layout, dtype: DType, device: &Device) -> Outcome {
-    for shape in ROWS {
+    for shape in ROWS.into_iter().chain([LONG]) {
         let weights = rows_of(layout, &shape, dtype, true, device)?;
         let logits = weights.values.mapv(f64::ln);
         let _turn = alone();

@@ -2,6 +2,7 @@
 
 use super::shaped;
 use crate::compare::{Expected, Sample, check, upload};
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs, specials};
@@ -11,7 +12,7 @@ use crate::tolerance::{EXACT, Table, Tolerance};
 use marquetry::{DType, Device};
 
 pub const TOLERANCES: Table =
-    &[(&["sort", "argsort", "topk"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT })];
+    &[(&["sort", "sort_values", "argsort", "topk"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT })];
 
 fn check_sort(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
@@ -23,6 +24,7 @@ fn check_sort(input: &Sample, axis: i32) -> Outcome {
         check("sort", &sorted, &values)?;
         check("sort", &order, &places)?;
         check("argsort", &input.tensor.argsort(axis, descending)?, &places)?;
+        check("sort_values", &input.tensor.sort_values(axis, descending)?, &values)?;
     }
     Ok(())
 }
@@ -73,13 +75,25 @@ pub fn add(suite: &mut Suite) {
             }
             Ok(())
         });
-        suite.add("sort", format!("{dtype}::many_ties"), move |device| {
-            check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
+        suite.add("sort_values", format!("{dtype}::sliced_middle"), move |device| {
+            let input = shaped("sort", &[4, 5, 6], Layout::Sliced, dtype, Domain::Special, device)?;
+            for descending in [false, true] {
+                let [values, _] = sorted(&input.values, 1, 5, descending);
+                check("sort_values", &input.tensor.sort_values(1, descending)?, &Expected::new(values, dtype))?;
+            }
+            Ok(())
         });
+        // Compilers for software devices take seconds for the kernels of long rows.
+        if full_tier() || [DType::F16, DType::F32, DType::I64].contains(&dtype) {
+            suite.add("sort", format!("{dtype}::many_ties"), move |device| {
+                check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
+            });
+        }
         for (name, shape, layout, axis, ks) in [
             ("sliced_middle", &[4, 5, 6][..], Layout::Sliced, 1, &[1, 3, 5][..]),
             ("first", &[300, 3], Layout::Contiguous, 0, &[1, 7, 64, 65, 300]),
             ("last", &[3, 1000], Layout::Contiguous, 1, &[0, 2, 63, 200, 999]),
+            ("selected_twice", &[2, 4999], Layout::Unaligned, 1, &[5, 250]),
         ] {
             suite.add("topk", format!("{dtype}::{name}"), move |device| {
                 let input = shaped("topk", shape, layout, dtype, Domain::Special, device)?;
@@ -97,7 +111,9 @@ pub fn add(suite: &mut Suite) {
             check_topk(&vector(row, dtype, device)?, 20, 0)
         });
     }
-    for (dtype, length) in [(DType::F32, 65_536), (DType::F32, 100_003), (DType::I32, 100_003), (DType::F64, 100_003)] {
+    let quick = [(DType::F32, 100_003)];
+    let full = [(DType::F32, 65_536), (DType::I32, 100_003), (DType::F64, 100_003)];
+    for (dtype, length) in quick.into_iter().chain(full.into_iter().filter(|_| full_tier())) {
         suite.add("sort", format!("{dtype}::{length}"), move |device| {
             check_sort(&shaped("long", &[length], Layout::Contiguous, dtype, Domain::Special, device)?, 0)
         });
