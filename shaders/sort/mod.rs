@@ -21,7 +21,7 @@ mod take;
 pub(crate) use block::memory;
 pub(crate) use radix::{CountParameters, DIGITS, ScatterParameters, SortCount, SortScatter};
 pub(crate) use row::{RowParameters, SortRow};
-pub(crate) use select::{CHUNK_OF_ONE, SelectParameters, SortSelect};
+pub(crate) use select::{SelectParameters, SortSelect};
 pub(crate) use short::{LONGEST, ShortParameters, SortShort};
 pub(crate) use take::{SortTake, TakeParameters, WORKGROUP};
 

@@ -8,10 +8,6 @@
 use super::*;
 use crate::shader::Var;
 
-/// The elements of a chunk for each invocation: this many turns of four neighbours.
-const TURNS: u32 = 4;
-pub(crate) const CHUNK_OF_ONE: u32 = 4 * TURNS;
-
 /// The bits of a digit, and the bins of its histogram.
 const DIGIT_BITS: u32 = 8;
 const BINS: u32 = 1 << DIGIT_BITS;
@@ -20,8 +16,9 @@ const BINS: u32 = 1 << DIGIT_BITS;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortSelect {
     pub input: Input,
-    /// The invocations of a workgroup, at most [`BINS`].
+    /// The invocations of a workgroup, at most [`BINS`]. Each holds this many turns of four neighbours.
     pub lanes: u32,
+    pub turns: u32,
     /// The lanes of a subgroup, if subgroups are used.
     pub subgroup: Option<u32>,
 }
@@ -45,6 +42,13 @@ parameters! {
     rows: Option<RowsType> = config.input.rows(),
 }
 
+impl SortSelect {
+    /// The number of elements of a chunk.
+    pub fn chunk(&self) -> u32 {
+        self.lanes * self.turns * 4
+    }
+}
+
 /// An element of a chunk.
 struct Element<'k> {
     /// Its place in the chunk.
@@ -63,7 +67,7 @@ struct Found<'k> {
 
 impl Family for SortSelect {
     fn name(&self) -> String {
-        format!("sort_select({}, {})", self.input.describe(), self.lanes)
+        format!("sort_select({}, {} x {})", self.input.describe(), self.lanes, 4 * self.turns)
     }
 
     fn workgroup(&self) -> u32 {
@@ -81,15 +85,15 @@ impl Family for SortSelect {
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let number = member.row.min(chunks - 1);
         let (row, chunk) = (number / per_row, number % per_row);
-        let start = chunk * (lanes * CHUNK_OF_ONE);
-        let count = (length - start).min(lanes * CHUNK_OF_ONE);
+        let start = chunk * self.chunk();
+        let count = (length - start).min(self.chunk());
         let load = x.row(row);
         let element = |place: Value<'k>| {
             let bits = load(start + place.min(count - 1));
             Element { place, key: key(dtype, &bits, mask), bits, inside: place.lt(count) }
         };
         let quad = |turn: u32| [0, 1, 2, 3].map(|lane| element((member.lane + turn * lanes) * 4 + lane));
-        let elements: Vec<_> = (0..TURNS).flat_map(quad).collect();
+        let elements: Vec<_> = (0..self.turns).flat_map(quad).collect();
 
         // Each invocation's first element: if there are enough of them, the chunk's first ones are not beyond the last
         // one that would be selected of these.
@@ -135,7 +139,7 @@ impl Family for SortSelect {
     }
 
     fn samples() -> Vec<Self> {
-        sample_inputs().map(|input| SortSelect { input, lanes: 64, subgroup: None }).collect()
+        sample_inputs().map(|input| SortSelect { input, lanes: 64, turns: 1, subgroup: None }).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::rows::RowsParameters;
 use crate::kernels::sort::{
-    CHUNK_OF_ONE, CountParameters, DIGITS, Input, LONGEST, Output, RowParameters, ScatterParameters, SelectParameters,
+    CountParameters, DIGITS, Input, LONGEST, Output, RowParameters, ScatterParameters, SelectParameters,
     ShortParameters, SortCount, SortRow, SortScatter, SortSelect, SortShort, SortTake, TakeParameters, WORKGROUP,
     key_bits, memory,
 };
@@ -188,7 +188,7 @@ impl Tensor {
             return Err(Error::InvalidArgument { op, message });
         }
         // Of the kernels that read the rows, this one has the most parameters.
-        let kernel = |rows| SortSelect { input: Input::Rows(rows), lanes: WORKGROUP, subgroup: None };
+        let kernel = |rows| SortSelect { input: Input::Rows(rows), lanes: WORKGROUP, turns: 1, subgroup: None };
         let rows = Rows::along(self, axis, &kernel, op)?;
         // Elements that share words are taken by their places in the end.
         let is_narrow = dtype.size_in_bytes() < 4;
@@ -242,11 +242,11 @@ impl Sorter<'_> {
     /// Returns tables with the first `taken` elements of each row at least, and the length of their rows.
     fn sort(&self, mut table: Table, taken: usize, output: Output) -> Result<(usize, Tables)> {
         while table.length > LONGEST as usize && table.length >= WORTH_SELECTING * taken {
-            let chunk = self.selecting() as usize * CHUNK_OF_ONE as usize;
-            if taken > chunk / WORTH_SELECTING {
+            let kernel = self.selecting(table.input);
+            if taken > kernel.chunk() as usize / WORTH_SELECTING {
                 break;
             }
-            table = self.select(&table, chunk, taken)?;
+            table = self.select(&table, kernel, taken)?;
         }
         let block = Block::of(self.device, table.length);
         if table.length <= LONGEST as usize {
@@ -258,12 +258,17 @@ impl Sorter<'_> {
         }
     }
 
-    /// The invocations of a workgroup that selects elements.
-    fn selecting(&self) -> u32 {
-        if self.device.tuning().loads.several { largest_team(self.device).min(MOST_SORTING) } else { WORKGROUP }
+    /// Returns the kernel that selects elements. It is short on software devices, whose compilers are slow.
+    fn selecting(&self, input: Input) -> SortSelect {
+        let (lanes, turns) = match self.device.tuning().loads.several {
+            true => (largest_team(self.device).min(MOST_SORTING), 4),
+            false => (WORKGROUP, 1),
+        };
+        SortSelect { input, lanes, turns, subgroup: subgroup_lanes(self.device) }
     }
 
-    fn select(&self, table: &Table, chunk: usize, taken: usize) -> Result<Table> {
+    fn select(&self, table: &Table, kernel: SortSelect, taken: usize) -> Result<Table> {
+        let chunk = kernel.chunk() as usize;
         let per_row = table.length.div_ceil(chunk);
         let out_length = (per_row - 1) * taken + (table.length - (per_row - 1) * chunk).min(taken);
         let tables = self.tables(out_length, Output::BOTH)?;
@@ -277,7 +282,6 @@ impl Sorter<'_> {
             mask: self.mask,
             rows: table.rows.clone(),
         };
-        let kernel = SortSelect { input: table.input, lanes: self.selecting(), subgroup: subgroup_lanes(self.device) };
         let buffers: Vec<_> = table.buffers(Output::BOTH).chain(tables.buffers()).collect();
         self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: chunks })?;
         Ok(Table::written(self.dtype, tables, out_length))
