@@ -16,8 +16,9 @@ const BINS: u32 = 1 << DIGIT_BITS;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortSelect {
     pub input: Input,
-    /// The invocations of a workgroup, at most [`BINS`]. Each holds this many turns of four neighbours.
+    /// The invocations of a workgroup: a divisor of [`BINS`].
     pub lanes: u32,
+    /// Each invocation holds this many turns of four neighbours.
     pub turns: u32,
     /// The lanes of a subgroup, if subgroups are used.
     pub subgroup: Option<u32>,

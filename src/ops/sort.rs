@@ -120,8 +120,8 @@ impl Tensor {
         self.sorted(axis.into(), None, descending, Output::BOTH, "sort")?.values_and_places(self, "sort")
     }
 
-    /// Returns the elements sorted along an axis as [`sort`](Self::sort) does, without their places, which takes less
-    /// time and memory. (numpy: `sort`.)
+    /// Returns the elements sorted along an axis as [`sort`](Self::sort) does, without their places. For elements
+    /// of 32 bits or more, this takes less time and memory. (numpy: `sort`.)
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

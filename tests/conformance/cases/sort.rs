@@ -24,7 +24,7 @@ fn check_sort(input: &Sample, axis: i32) -> Outcome {
         check("sort", &sorted, &values)?;
         check("sort", &order, &places)?;
         // For these, the same kernels write less.
-        if dtype == DType::F32 || full_tier() {
+        if matches!(dtype, DType::F32 | DType::I64) || full_tier() {
             check("argsort", &input.tensor.argsort(axis, descending)?, &places)?;
             check("sort_values", &input.tensor.sort_values(axis, descending)?, &values)?;
         }
@@ -49,9 +49,9 @@ fn vector(values: Vec<f64>, dtype: DType, device: &Device) -> Outcome<Sample> {
 }
 
 /// Whether rows of this dtype are tested that take more than the kernel for short ones. Compilers for software devices
-/// take seconds for each, and only the keys differ, which the short rows test.
+/// take seconds for each. Of each size of keys there is one.
 fn has_long_rows(dtype: DType) -> bool {
-    full_tier() || [DType::F16, DType::F32, DType::I64].contains(&dtype)
+    full_tier() || [DType::U8, DType::F16, DType::F32, DType::I64].contains(&dtype)
 }
 
 pub fn add(suite: &mut Suite) {
@@ -94,7 +94,7 @@ pub fn add(suite: &mut Suite) {
             }
             Ok(())
         });
-        if full_tier() || [DType::F16, DType::F32].contains(&dtype) {
+        if has_long_rows(dtype) {
             suite.add("sort", format!("{dtype}::many_ties"), move |device| {
                 check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
             });
