@@ -224,7 +224,7 @@ families! {
     sample: Sample;
     scan: Scan;
     scatter: Scatter;
-    sort: SortCount, SortRow, SortScatter, SortSelect, SortShort, SortTake;
+    sort: SortCount, SortMerge, SortRow, SortScatter, SortSelect, SortShort, SortTake;
     store: Store;
     transpose: Transpose;
 }

@@ -1,8 +1,9 @@
 //! Sorts a block of elements that a workgroup holds, by four bits of their keys at a time (N. Satish, M. Harris and
 //! M. Garland, "Designing Efficient Sorting Algorithms for Manycore GPUs", 2009).
 //!
-//! Each invocation holds some neighbouring elements in registers. It counts those of each digit, and a prefix sum over
-//! the invocations gives every element its rank. The elements then change places through workgroup memory.
+//! Each invocation holds neighbouring elements in registers, and counts how many have each digit. From the counts, a
+//! prefix sum over the invocations finds the rank of every element. The elements then move to their ranks through
+//! workgroup memory.
 
 use super::*;
 use crate::kernels::fold::State;
@@ -14,8 +15,8 @@ pub(super) const BITS: u32 = 4;
 /// The digits of these bits.
 const DIGITS: u32 = 1 << BITS;
 
-/// Words of counts. Each has the count of a digit in its lower half, and that of the digit eight further in its upper
-/// half.
+/// The words that hold the counts of all digits. The lower half of word `i` counts digit `i`, the upper half digit
+/// `i + 8`.
 const PAIRS: u32 = DIGITS / 2;
 
 /// Returns the bytes of workgroup memory that sorting a block takes, with a word for each of [`super::DIGITS`].
@@ -105,8 +106,8 @@ impl<'k> Block<'k> {
     /// Returns the ranks of this invocation's elements, from their digits.
     fn ranks(&self, digits: &[Value<'k>]) -> Vec<Value<'k>> {
         let k = self.member.k;
-        // Each digit has four bits of a word, for eight digits each. How many of an invocation's own elements with the
-        // same digit come before?
+        // Two words have four bits for each digit: the count of the elements so far. For each element, this is the number
+        // of the invocation's own elements with the same digit that come before it.
         let mut counts = [k.u32(0), k.u32(0)];
         let mut before = Vec::new();
         for &digit in digits {

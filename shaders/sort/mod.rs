@@ -1,17 +1,20 @@
-//! Stable sorting of rows. Keys are words with the same order as the elements. The kernels carry an element as its
-//! bits, and compute its key where they need it, so that zeros of both signs and all NaN stay what they are. If
-//! elements have 64 bits, their bits and keys are two words, the lower one first, so that no device need compute in 64
-//! bits.
+//! Stable sorting of rows. Keys are words with the same order as the elements. The kernels move the bits of an element,
+//! and compute its key when they need it. So zeros keep their sign, and NaN keep their bits. Elements of 64 bits are two
+//! words, the lower one first, and so are their keys. No device need compute in 64 bits.
 //!
 //! | file | what it sorts |
 //! |---|---|
-//! | `short.rs` | rows of a few elements: each counts those before it |
+//! | `short.rs` | rows of a few elements, and pieces of longer ones, by counting |
 //! | `row.rs` | rows that a workgroup can hold |
 //! | `radix.rs` | longer rows, by one digit of the keys after the other |
-//! | `select.rs` | nothing: it selects the first elements of the order, which are then sorted |
-//! | `take.rs` | nothing: it takes the elements at the places that were found |
+//! | `merge.rs` | on software devices, rows whose pieces are sorted |
+//! | `select.rs` | nothing. It selects the elements that come first, for the others to sort |
+//! | `take.rs` | nothing. It takes elements by the places that the others found |
+//!
+//! `block.rs` sorts what a workgroup holds, for `row.rs` and `radix.rs`.
 
 mod block;
+mod merge;
 mod radix;
 mod row;
 mod select;
@@ -19,11 +22,12 @@ mod short;
 mod take;
 
 pub(crate) use block::memory;
-pub(crate) use radix::{CountParameters, DIGITS, ScatterParameters, SortCount, SortScatter};
+pub(crate) use merge::{MERGED, MergeParameters, SortMerge};
+pub(crate) use radix::{BlockParameters, Blocks, CountParameters, DIGITS, ScatterParameters, SortCount, SortScatter};
 pub(crate) use row::{RowParameters, SortRow};
 pub(crate) use select::{SelectParameters, SortSelect};
 pub(crate) use short::{LONGEST, ShortParameters, SortShort};
-pub(crate) use take::{SortTake, TakeParameters, WORKGROUP};
+pub(crate) use take::{SortTake, TakeParameters};
 
 use super::Family;
 use super::elements::{Quads, Raw};
@@ -33,13 +37,15 @@ use super::workgroup::{Member, Team};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
+/// Invocations per workgroup of the kernels that share no memory, and the smallest workgroup of the others.
+pub(crate) const WORKGROUP: u32 = 64;
+
 /// Where a kernel finds what it sorts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Input {
     /// In the rows of a tensor.
     Rows(RowsType),
-    /// In a table of elements' bits, and in one of their places, if these are asked for: an earlier kernel has written
-    /// them.
+    /// In a table of elements' bits that an earlier kernel has written. It may have written a table of their places, too.
     Table { dtype: DType, places: bool },
 }
 
@@ -145,6 +151,8 @@ fn compare<'k>(a: &[Value<'k>], b: &[Value<'k>], by: impl FnOnce(Value<'k>, Valu
 /// The buffers of an [`Input`].
 struct Reader<'k> {
     bits: Raw<'k>,
+    /// Whether the kernel needs places, and where they are if they are not the places in this row.
+    needs_places: bool,
     places: Option<Array<'k>>,
     rows: Option<DeclaredRows<'k>>,
     /// The length of a row.
@@ -152,23 +160,22 @@ struct Reader<'k> {
 }
 
 impl<'k> Reader<'k> {
-    /// `places` says whether the places are asked for.
     fn new(
         k: &'k KernelBuilder,
         input: Input,
         rows: Option<DeclaredRows<'k>>,
         length: Value<'k>,
-        places: bool,
+        needs_places: bool,
     ) -> Self {
         let bytes = input.dtype().size_in_bytes();
         let (bits, places) = match input {
             Input::Rows(_) => (Raw::input(k, "x", bytes), None),
-            Input::Table { places: has, .. } => {
+            Input::Table { places, .. } => {
                 let bits = Raw::input(k, "bits", bytes.max(4));
-                (bits, (places && has).then(|| k.buffer("places", Type::U32, Access::Read)))
+                (bits, (needs_places && places).then(|| k.buffer("places", Type::U32, Access::Read)))
             }
         };
-        Reader { bits, places, rows, length }
+        Reader { bits, needs_places, places, rows, length }
     }
 
     /// Returns a function that loads the words of the element at a place of the row.
@@ -180,6 +187,17 @@ impl<'k> Reader<'k> {
                 None => row * self.length + place,
             };
             self.bits.load(index).lanes()
+        }
+    }
+
+    /// Returns a function that loads the words of the element at a place of the row, and its place in the tensor's row as
+    /// the last word if the kernel needs it.
+    fn elements(&self, row: Value<'k>) -> impl Fn(Value<'k>) -> Vec<Value<'k>> + '_ {
+        let load = self.row(row);
+        move |place| {
+            let mut words = load(place);
+            words.extend(self.needs_places.then(|| self.place(row, place)));
+            words
         }
     }
 

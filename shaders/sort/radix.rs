@@ -11,10 +11,9 @@ use super::*;
 const DIGIT_BITS: u32 = 8;
 pub(crate) const DIGITS: u32 = 1 << DIGIT_BITS;
 
-/// Counts the elements of each digit. Buffers: the elements, or their bits; for each row, the counts of the first digit
-/// in each block, then those of the second one, and so on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SortCount {
+/// Blocks of rows, and what is done with them: a workgroup works on a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Blocks {
     pub input: Input,
     /// The invocations of a workgroup, and the elements of a block for each.
     pub lanes: u32,
@@ -22,11 +21,11 @@ pub(crate) struct SortCount {
 }
 
 parameters! {
-    config: SortCount;
-    host: CountParameters;
-    device: DeclaredCount;
+    config: Blocks;
+    host: BlockParameters;
+    device: DeclaredBlocks;
     /// The total number of blocks.
-    blocks: Size,
+    count: Size,
     /// The number of blocks per row.
     per_row: Size,
     /// The length of a row.
@@ -38,14 +37,26 @@ parameters! {
     rows: Option<RowsType> = config.input.rows(),
 }
 
-/// Moves the elements of a row into the order of a digit. Buffers: those of the input, the running sums of the counts,
-/// and those of the output.
+/// Counts the elements of each digit. Buffers: the elements or their bits, and the counts. For each row, the counts are
+/// a matrix: a digit has a row, and a block has a column.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SortCount {
+    pub blocks: Blocks,
+}
+
+parameters! {
+    config: SortCount;
+    host: CountParameters;
+    device: DeclaredCount;
+    blocks: Blocks = config.blocks,
+}
+
+/// Moves the elements of rows, so that a digit is in order. Buffers: the input's, the running sums of the counts, and
+/// the output's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortScatter {
-    pub input: Input,
+    pub blocks: Blocks,
     pub output: Output,
-    pub lanes: u32,
-    pub each: u32,
     /// The lanes of a subgroup, if subgroups are used.
     pub subgroup: Option<u32>,
 }
@@ -54,17 +65,7 @@ parameters! {
     config: SortScatter;
     host: ScatterParameters;
     device: DeclaredScatter;
-    /// The total number of blocks.
-    blocks: Size,
-    /// The number of blocks per row.
-    per_row: Size,
-    /// The length of a row.
-    length: Size,
-    /// The first bit of the digit.
-    shift: Bits,
-    /// All ones for descending order, else 0.
-    mask: Bits,
-    rows: Option<RowsType> = config.input.rows(),
+    blocks: Blocks = config.blocks,
 }
 
 /// Returns the word of a key in which a digit begins, and the bit of this word.
@@ -84,36 +85,39 @@ struct Place<'k> {
 }
 
 impl<'k> Place<'k> {
-    fn new(k: &'k KernelBuilder, [blocks, per_row, length]: [Value<'k>; 3], size: u32) -> Self {
-        let group = k.group_index();
-        let number = group.min(blocks - 1);
-        let (row, block) = (number / per_row, number % per_row);
+    fn new(k: &'k KernelBuilder, blocks: Blocks, at: &DeclaredBlocks<'k>) -> Self {
+        let (group, size) = (k.group_index(), blocks.lanes * blocks.each);
+        let number = group.min(at.count - 1);
+        let (row, block) = (number / at.per_row, number % at.per_row);
         let start = block * size;
-        Place { row, block, start, count: (length - start).min(size), inside: group.lt(blocks) }
+        Place { row, block, start, count: (at.length - start).min(size), inside: group.lt(at.count) }
     }
 }
 
 impl Family for SortCount {
     fn name(&self) -> String {
-        format!("sort_count({}, {} x {})", self.input.describe(), self.lanes, self.each)
+        let Blocks { input, lanes, each } = self.blocks;
+        format!("sort_count({}, {lanes} x {each})", input.describe())
     }
 
     fn workgroup(&self) -> u32 {
-        self.lanes
+        self.blocks.lanes
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let DeclaredCount { blocks, per_row, length, shift, mask, rows } = self.declare(k);
-        let (dtype, lanes) = (self.input.dtype(), self.lanes);
-        let x = Reader::new(k, self.input, rows, length, false);
+        let DeclaredCount { blocks: at } = self.declare(k);
+        let Blocks { input, lanes, each } = self.blocks;
+        let dtype = input.dtype();
+        let Place { row, block, start, count, inside } = Place::new(k, self.blocks, &at);
+        let DeclaredBlocks { per_row, length, shift, mask, rows, .. } = at;
+        let x = Reader::new(k, input, rows, length, false);
         let y = k.buffer("counts", Type::U32, Access::Write);
         let counts = k.workgroup_array(Type::U32, DIGITS);
         let lane = k.local_index();
         k.for_step(lane, DIGITS, lanes, |digit| counts.store(digit, 0));
         k.barrier();
-        let Place { row, block, start, count, inside } = Place::new(k, [blocks, per_row, length], lanes * self.each);
         let load = x.row(row);
-        let places = (0..self.each).map(|e| lane + e * lanes);
+        let places = (0..each).map(|e| lane + e * lanes);
         let elements: Vec<_> = places.map(|place| (place, load(start + place.min(count - 1)))).collect();
         for (place, bits) in elements {
             let (word, bit) = digit_place(&key(dtype, &bits, mask), shift);
@@ -128,44 +132,41 @@ impl Family for SortCount {
     }
 
     fn samples() -> Vec<Self> {
-        sample_inputs().map(|input| SortCount { input, lanes: 64, each: 5 }).collect()
+        sample_blocks().map(|blocks| SortCount { blocks }).collect()
     }
 }
 
 impl Family for SortScatter {
     fn name(&self) -> String {
-        let (lanes, each) = (self.lanes, self.each);
-        format!("sort_scatter({}{}, {lanes} x {each})", self.input.describe(), self.output.describe())
+        let Blocks { input, lanes, each } = self.blocks;
+        format!("sort_scatter({}{}, {lanes} x {each})", input.describe(), self.output.describe())
     }
 
     fn workgroup(&self) -> u32 {
-        self.lanes
+        self.blocks.lanes
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let DeclaredScatter { blocks, per_row, length, shift, mask, rows } = self.declare(k);
-        let (dtype, lanes) = (self.input.dtype(), self.lanes);
-        let x = Reader::new(k, self.input, rows, length, self.output.places);
+        let DeclaredScatter { blocks: at } = self.declare(k);
+        let Blocks { input, lanes, each } = self.blocks;
+        let dtype = input.dtype();
+        let Place { row, block: number, start, count, inside } = Place::new(k, self.blocks, &at);
+        let DeclaredBlocks { per_row, length, shift, mask, rows, .. } = at;
+        let x = Reader::new(k, input, rows, length, self.output.places);
         let sums = k.buffer("sums", Type::U32, Access::Read);
         let y = Writer::new(k, self.output, dtype);
         let member = Team::Workgroup(lanes).join(k).in_subgroups(self.subgroup);
-        let at = Place::new(k, [blocks, per_row, length], lanes * self.each);
-        let block = Block::new(member, self.each, at.count);
+        let block = Block::new(member, each, count);
 
-        // Where the elements of each digit go: after those of lower digits, and of the same digit in earlier blocks.
+        // Elements come after those of lower digits, and after those of their digit in earlier blocks.
         let targets = k.workgroup_array(Type::U32, DIGITS);
         k.for_step(member.lane, DIGITS, lanes, |digit| {
-            let before = digit * per_row + at.block;
-            let sum = sums.load(at.row * (per_row * DIGITS) + before.max(1) - 1);
+            let before = digit * per_row + number;
+            let sum = sums.load(row * (per_row * DIGITS) + before.max(1) - 1);
             targets.store(digit, before.eq(0).select(k.u32(0), sum));
         });
-        let load = x.row(at.row);
-        let element = |place: Value<'k>| {
-            let place = at.start + place.min(at.count - 1);
-            let bits = load(place);
-            if self.output.places { [&bits[..], &[x.place(at.row, place)]].concat() } else { bits }
-        };
-        let words: Vec<_> = block.places().into_iter().map(element).collect();
+        let load = x.elements(row);
+        let words: Vec<_> = block.places().into_iter().map(|place| load(start + place.min(count - 1))).collect();
         let parts = dtype.parts();
         let sorted = block.sort(&words, DIGIT_BITS / BITS, |turn, words| {
             let (word, bit) = digit_place(&key(dtype, &words[..parts], mask), shift);
@@ -179,22 +180,27 @@ impl Family for SortScatter {
         let digits: Vec<_> = sorted.iter().map(digit).collect();
         let before = block.before(&digits);
         for ((place, &digit), before) in block.places().into_iter().zip(&digits).zip(before) {
-            let is_first = place.lt(at.count) & (place.eq(0) | before.ne(digit));
+            let is_first = place.lt(count) & (place.eq(0) | before.ne(digit));
             k.when(is_first, || targets.store(digit, targets.load(digit) - place));
         }
         k.barrier();
         for ((place, digit), words) in block.places().into_iter().zip(digits).zip(&sorted) {
-            k.when(at.inside & place.lt(at.count), || {
-                let target = at.row * length + targets.load(digit) + place;
+            k.when(inside & place.lt(count), || {
+                let target = row * length + targets.load(digit) + place;
                 y.store(k, target, &words[..parts], || words[parts]);
             });
         }
     }
 
     fn samples() -> Vec<Self> {
-        let sample = |input| SortScatter { input, output: Output::BOTH, lanes: 64, each: 5, subgroup: None };
-        let alone = Input::Table { dtype: DType::U32, places: false };
-        let alone = SortScatter { output: Output { bits: true, places: false }, ..sample(alone) };
-        sample_inputs().map(sample).chain([alone]).collect()
+        let sample = |blocks| SortScatter { blocks, output: Output::BOTH, subgroup: None };
+        let input = Input::Table { dtype: DType::U32, places: false };
+        let alone = sample(Blocks { input, lanes: 64, each: 5 });
+        let alone = SortScatter { output: Output { bits: true, places: false }, ..alone };
+        sample_blocks().map(sample).chain([alone]).collect()
     }
+}
+
+fn sample_blocks() -> impl Iterator<Item = Blocks> {
+    sample_inputs().map(|input| Blocks { input, lanes: 64, each: 5 })
 }

@@ -3,7 +3,7 @@
 use super::block::{BITS, Block};
 use super::*;
 
-/// Sorts rows, each by a workgroup. Buffers: those of the input, then those of the output.
+/// Sorts rows. Each row has a workgroup. Buffers: the input's, then the output's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortRow {
     pub input: Input,
@@ -40,7 +40,7 @@ impl Family for SortRow {
         self.lanes
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let Declared { count, length, taken, mask, rows } = self.declare(k);
         let dtype = self.input.dtype();
         let x = Reader::new(k, self.input, rows, length, self.output.places);
@@ -49,13 +49,8 @@ impl Family for SortRow {
         let block = Block::new(member, self.each, length);
         // A folded dispatch has surplus rows: they repeat the last one, as all invocations must reach the barriers.
         let row = member.row.min(count - 1);
-        let load = x.row(row);
-        let element = |place: Value<'k>| {
-            let place = place.min(length - 1);
-            let bits = load(place);
-            if self.output.places { [&bits[..], &[x.place(row, place)]].concat() } else { bits }
-        };
-        let words: Vec<_> = block.places().into_iter().map(element).collect();
+        let load = x.elements(row);
+        let words: Vec<_> = block.places().into_iter().map(|place| load(place.min(length - 1))).collect();
         let parts = dtype.parts();
         let sorted = block.sort(&words, key_bits(dtype) / BITS, |turn, words| {
             let key = key(dtype, &words[..parts], mask);

@@ -1,9 +1,10 @@
-//! Selects the first elements of the order from each chunk of a row, without sorting them: they stay in the order of
-//! their places. The elements selected from all chunks hold the first ones of the row.
+//! Selects the elements of each chunk that sorting would put first. They are not sorted, and keep the order of their
+//! places. The first elements of the row are among those selected from all chunks.
 //!
-//! A workgroup holds a chunk in registers, and finds the key of the last element that it selects, digit by digit, by
-//! histograms (T. Alabi et al., "Fast K-Selection Algorithms for Graphics Processing Units", 2012). Most elements take
-//! no part: they come after one that is found first among the invocations' own first elements.
+//! A workgroup holds a chunk in registers. It finds the key of the last selected element digit by digit, by histograms
+//! (T. Alabi et al., "Fast K-Selection Algorithms for Graphics Processing Units", 2012). Before that, it finds a bound in
+//! the same way, among one element of each invocation: the smallest key that the invocation holds. Most elements are
+//! beyond the bound and take no part.
 
 use super::*;
 use crate::shader::Var;
@@ -12,14 +13,15 @@ use crate::shader::Var;
 const DIGIT_BITS: u32 = 8;
 const BINS: u32 = 1 << DIGIT_BITS;
 
-/// Selects elements of chunks. Buffers: those of the input, then the bits and places of what is selected.
+/// An invocation holds this many turns of four neighbours.
+const TURNS: u32 = 4;
+
+/// Selects elements of chunks. Buffers: the input's, then the bits and the places of the selected elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortSelect {
     pub input: Input,
     /// The invocations of a workgroup: a divisor of [`BINS`].
     pub lanes: u32,
-    /// Each invocation holds this many turns of four neighbours.
-    pub turns: u32,
     /// The lanes of a subgroup, if subgroups are used.
     pub subgroup: Option<u32>,
 }
@@ -46,7 +48,7 @@ parameters! {
 impl SortSelect {
     /// The number of elements of a chunk.
     pub fn chunk(&self) -> u32 {
-        self.lanes * self.turns * 4
+        self.lanes * TURNS * 4
     }
 }
 
@@ -68,7 +70,7 @@ struct Found<'k> {
 
 impl Family for SortSelect {
     fn name(&self) -> String {
-        format!("sort_select({}, {} x {})", self.input.describe(), self.lanes, 4 * self.turns)
+        format!("sort_select({}, {})", self.input.describe(), self.lanes)
     }
 
     fn workgroup(&self) -> u32 {
@@ -94,7 +96,7 @@ impl Family for SortSelect {
             Element { place, key: key(dtype, &bits, mask), bits, inside: place.lt(count) }
         };
         let quad = |turn: u32| [0, 1, 2, 3].map(|lane| element((member.lane + turn * lanes) * 4 + lane));
-        let elements: Vec<_> = (0..self.turns).flat_map(quad).collect();
+        let elements: Vec<_> = (0..TURNS).flat_map(quad).collect();
 
         // Each invocation's first element: if there are enough of them, the chunk's first ones are not beyond the last
         // one that would be selected of these.
@@ -140,7 +142,7 @@ impl Family for SortSelect {
     }
 
     fn samples() -> Vec<Self> {
-        sample_inputs().map(|input| SortSelect { input, lanes: 64, turns: 1, subgroup: None }).collect()
+        sample_inputs().map(|input| SortSelect { input, lanes: 64, subgroup: None }).collect()
     }
 }
 

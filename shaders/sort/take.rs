@@ -2,9 +2,6 @@
 
 use super::*;
 
-/// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortTake {
     pub rows: RowsType,
@@ -18,8 +15,6 @@ parameters! {
     count: Size,
     /// The number of elements to take per row.
     per_row: Size,
-    /// The number of places of a row. There may be more of them.
-    pitch: Size,
     rows: RowsType = config.rows,
 }
 
@@ -33,7 +28,7 @@ impl Family for SortTake {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { count, per_row, pitch, rows } = self.declare(k);
+        let Declared { count, per_row, rows } = self.declare(k);
         let dtype = self.rows.dtype;
         let x = Rows::moved(k, rows, dtype);
         let places = k.buffer("places", Type::U32, Access::Read);
@@ -42,8 +37,7 @@ impl Family for SortTake {
         k.when((quad * 4).lt(count), || {
             let lanes = [0, 1, 2, 3].map(|lane| {
                 let index = (quad * 4 + lane).min(count - 1);
-                let row = index / per_row;
-                x.load(row, places.load(row * pitch + index % per_row))
+                x.load(index / per_row, places.load(index))
             });
             y.store_lanes(k, quad, lanes);
         });

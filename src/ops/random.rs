@@ -14,6 +14,7 @@ use crate::kernels::expr::Domain;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::random::{self, Distribution, Generator, GeneratorParameters, Random, RangeParameters, WORKGROUP};
 use crate::kernels::sample::{self, Sample};
+use crate::kernels::workgroup::{self, Team};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
@@ -336,7 +337,8 @@ impl Tensor {
             let span = length.div_ceil(per_draw);
             let per_draw = length.div_ceil(span);
             let in_chunks = per_draw > 1;
-            let team = choose_team(device, draws * per_draw, span);
+            let team =
+                if in_chunks { Team::Workgroup(workgroup::WORKGROUP) } else { choose_team(device, draws, length) };
             let states = if in_chunks {
                 state_buffers(device, FoldOp::ArgMax, DType::F32, draws * per_draw, op)?
             } else {

@@ -11,22 +11,21 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::rows::RowsParameters;
 use crate::kernels::sort::{
-    CountParameters, DIGITS, Input, LONGEST, Output, RowParameters, ScatterParameters, SelectParameters,
-    ShortParameters, SortCount, SortRow, SortScatter, SortSelect, SortShort, SortTake, TakeParameters, WORKGROUP,
-    key_bits, memory,
+    BlockParameters, Blocks, CountParameters, DIGITS, Input, LONGEST, MERGED, MergeParameters, Output, RowParameters,
+    ScatterParameters, SelectParameters, ShortParameters, SortCount, SortMerge, SortRow, SortScatter, SortSelect,
+    SortShort, SortTake, TakeParameters, WORKGROUP, key_bits, memory,
 };
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
 /// A digit of a radix sort has eight bits.
-const DIGIT_BITS: usize = DIGITS.ilog2() as usize;
+const DIGIT_BITS: u32 = DIGITS.ilog2();
 
 /// The most invocations of a workgroup that sorts a block or selects elements. On an H100, a sort of 2^24 numbers takes
 /// 1.0 ms; with 128 or 512 invocations, 1.3 or 1.1.
 const MOST_SORTING: u32 = 256;
 
-/// How many elements an invocation of a workgroup that sorts may hold. On software devices it holds the first number,
-/// and the workgroup is small: their compilers take seconds for larger kernels.
+/// How many elements an invocation of a workgroup that sorts may hold.
 const EACH: [u32; 6] = [5, 7, 9, 11, 13, 15];
 
 /// Elements are selected before they are sorted if a row has this many times as many as are wanted.
@@ -83,19 +82,44 @@ impl Block {
     /// Returns the smallest block for rows of a length that a device has, or else its largest one.
     fn of(device: &Device, length: usize) -> Block {
         let (limits, subgroup) = (&device.info().limits, subgroup_lanes(device));
-        let (most, each) = match device.tuning().loads.several {
-            true => (largest_team(device).min(MOST_SORTING), &EACH[..]),
-            false => (WORKGROUP, &EACH[..1]),
-        };
+        let most = largest_team(device).min(MOST_SORTING);
         // Whole subgroups.
         let lanes = (WORKGROUP..=most).step_by(subgroup.unwrap_or(WORKGROUP).max(32) as usize);
-        let blocks = lanes.flat_map(|lanes| each.iter().map(move |&each| Block { lanes, each }));
+        let blocks = lanes.flat_map(|lanes| EACH.map(|each| Block { lanes, each }));
         let fits = |block: &Block| memory(block.lanes, block.each, subgroup) <= limits.max_workgroup_memory;
-        let blocks: Vec<_> = blocks.filter(fits).collect();
-        let smallest = blocks.iter().filter(|block| block.size() >= length).min_by_key(|block| block.size());
-        let largest = || blocks.iter().max_by_key(|block| block.size());
+        let blocks = blocks.filter(fits);
+        let smallest = blocks.clone().filter(|block| block.size() >= length).min_by_key(|block| block.size());
+        let largest = || blocks.max_by_key(|block| block.size());
         // Every device has room for this one.
-        smallest.or_else(largest).copied().unwrap_or(Block { lanes: WORKGROUP, each: EACH[0] })
+        smallest.or_else(largest).unwrap_or(Block { lanes: WORKGROUP, each: EACH[0] })
+    }
+}
+
+/// The sorted runs of each row: `count` of them, and `length` elements in all. Each has `run` elements, but the last may
+/// have fewer.
+#[derive(Clone, Copy)]
+struct Runs {
+    count: usize,
+    run: usize,
+    length: usize,
+}
+
+impl Runs {
+    /// Returns the runs that pieces of a row become if each keeps its first `most` elements.
+    fn pieces(length: usize, most: usize) -> Runs {
+        Runs::cut(length, length.min(LONGEST as usize), most)
+    }
+
+    /// Returns what `length` elements in runs of `run` become if each run keeps its first `most` elements.
+    fn cut(length: usize, run: usize, most: usize) -> Runs {
+        let (count, kept) = (length.div_ceil(run), run.min(most));
+        let last = (length - (count - 1) * run).min(kept);
+        Runs { count, run: kept, length: (count - 1) * kept + last }
+    }
+
+    /// Returns the runs after pairs of them have been merged.
+    fn merged(self, most: usize) -> Runs {
+        Runs::cut(self.length, 2 * self.run, most)
     }
 }
 
@@ -188,22 +212,24 @@ impl Tensor {
             return Err(Error::InvalidArgument { op, message });
         }
         // Of the kernels that read the rows, this one has the most parameters.
-        let kernel = |rows| SortSelect { input: Input::Rows(rows), lanes: WORKGROUP, turns: 1, subgroup: None };
+        let kernel = |rows| SortShort { input: Input::Rows(rows), output: Output::BOTH };
         let rows = Rows::along(self, axis, &kernel, op)?;
         // Elements that share words are taken by their places in the end.
         let is_narrow = dtype.size_in_bytes() < 4;
         let output = Output { bits: output.bits && !is_narrow, places: output.places || is_narrow };
         let shape = Shape::from((rows.count, taken));
-        let (length, tables) = if checked_elements(&shape, op)? == 0 {
-            let sorter = Sorter { device, dtype, count: rows.count, mask: 0, op };
-            (taken, sorter.tables(taken, output)?)
-        } else {
-            let mask = if descending { u32::MAX } else { 0 };
-            Sorter { device, dtype, count: rows.count, mask, op }.sort(Table::of(&rows), taken, output)?
+        let mask = if descending { u32::MAX } else { 0 };
+        let sorter = Sorter { device, dtype, count: rows.count, mask, op };
+        let (length, tables) = match checked_elements(&shape, op)? {
+            0 => (taken, sorter.tables(taken, output)?),
+            _ => sorter.sort(Table::of(&rows), taken, output)?,
         };
         let whole = Shape::from((rows.count, length));
         let tensor = |buffer: Option<Buffer>, dtype| {
-            buffer.map(|buffer| Tensor::from_buffer(buffer, whole.clone(), dtype, device).narrow(1, 0, taken))
+            let part = |table: Tensor| table.narrow(1, 0, taken)?.copied();
+            let table = buffer.map(|buffer| Tensor::from_buffer(buffer, whole.clone(), dtype, device));
+            // A view would keep the whole table in memory.
+            table.map(|table| if length > taken { part(table) } else { Ok(table) })
         };
         let (values, places) =
             (tensor(tables.bits, dtype).transpose()?, tensor(tables.places, DType::U32).transpose()?);
@@ -241,8 +267,13 @@ impl Sorter<'_> {
 
     /// Returns tables with the first `taken` elements of each row at least, and the length of their rows.
     fn sort(&self, mut table: Table, taken: usize, output: Output) -> Result<(usize, Tables)> {
+        if !self.device.tuning().loads.several {
+            // Software devices emulate workgroup memory, and their compilers take seconds for the other kernels.
+            return Ok((taken, self.sort_runs(table, taken, output)?));
+        }
         while table.length > LONGEST as usize && table.length >= WORTH_SELECTING * taken {
-            let kernel = self.selecting(table.input);
+            let (lanes, subgroup) = (largest_team(self.device).min(MOST_SORTING), subgroup_lanes(self.device));
+            let kernel = SortSelect { input: table.input, lanes, subgroup };
             if taken > kernel.chunk() as usize / WORTH_SELECTING {
                 break;
             }
@@ -250,7 +281,7 @@ impl Sorter<'_> {
         }
         let block = Block::of(self.device, table.length);
         if table.length <= LONGEST as usize {
-            Ok((taken, self.sort_short(&table, taken, output)?))
+            Ok((taken, self.sort_pieces(&table, Runs::pieces(table.length, taken), output)?))
         } else if table.length <= block.size() {
             Ok((taken, self.sort_rows(&table, block, taken, output)?))
         } else {
@@ -258,19 +289,46 @@ impl Sorter<'_> {
         }
     }
 
-    /// Returns the kernel that selects elements. It is short on software devices, whose compilers are slow.
-    fn selecting(&self, input: Input) -> SortSelect {
-        let (lanes, turns) = match self.device.tuning().loads.several {
-            true => (largest_team(self.device).min(MOST_SORTING), 4),
-            false => (WORKGROUP, 1),
+    /// Sorts pieces of the rows, and merges them.
+    fn sort_runs(&self, table: Table, taken: usize, output: Output) -> Result<Tables> {
+        // Merges need the bits, and the last kernel the places.
+        let output_of = |runs: Runs| Output { bits: output.bits || runs.count > 1, ..output };
+        let mut runs = Runs::pieces(table.length, taken);
+        let mut tables = self.sort_pieces(&table, runs, output_of(runs))?;
+        while runs.count > 1 {
+            let next = runs.merged(taken);
+            tables = self.merge(&Table::written(self.dtype, tables, runs.length), [runs, next], output_of(next))?;
+            runs = next;
+        }
+        Ok(tables)
+    }
+
+    fn merge(&self, table: &Table, [runs, next]: [Runs; 2], output: Output) -> Result<Tables> {
+        let tables = self.tables(next.length, output)?;
+        let per_pair = next.run.div_ceil(MERGED as usize);
+        let per_row = next.count * per_pair;
+        let invocations = checked_elements(&Shape::from((self.count, per_row)), self.op)?;
+        let parameters = MergeParameters {
+            invocations,
+            per_row,
+            per_pair,
+            length: runs.length,
+            run: runs.run,
+            out_length: next.length,
+            out_run: next.run,
+            mask: self.mask,
         };
-        SortSelect { input, lanes, turns, subgroup: subgroup_lanes(self.device) }
+        let kernel = SortMerge { input: table.input, output };
+        let buffers: Vec<_> = table.buffers(output).chain(tables.buffers()).collect();
+        let groups = invocations.div_ceil(WORKGROUP as usize);
+        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        Ok(tables)
     }
 
     fn select(&self, table: &Table, kernel: SortSelect, taken: usize) -> Result<Table> {
         let chunk = kernel.chunk() as usize;
-        let per_row = table.length.div_ceil(chunk);
-        let out_length = (per_row - 1) * taken + (table.length - (per_row - 1) * chunk).min(taken);
+        let selected = Runs::cut(table.length, chunk, taken);
+        let (per_row, out_length) = (selected.count, selected.length);
         let tables = self.tables(out_length, Output::BOTH)?;
         let chunks = self.count * per_row;
         let parameters = SelectParameters {
@@ -287,15 +345,24 @@ impl Sorter<'_> {
         Ok(Table::written(self.dtype, tables, out_length))
     }
 
-    fn sort_short(&self, table: &Table, taken: usize, output: Output) -> Result<Tables> {
-        let tables = self.tables(taken, output)?;
-        let per_group = LONGEST as usize / table.length;
-        let (mask, rows) = (self.mask, table.rows.clone());
-        let parameters = ShortParameters { count: self.count, per_group, length: table.length, taken, mask, rows };
+    /// Sorts pieces of the rows to runs.
+    fn sort_pieces(&self, table: &Table, runs: Runs, output: Output) -> Result<Tables> {
+        let tables = self.tables(runs.length, output)?;
+        let piece = table.length.min(LONGEST as usize);
+        let pieces = self.count * runs.count;
+        let parameters = ShortParameters {
+            pieces,
+            per_row: runs.count,
+            piece,
+            length: table.length,
+            taken: runs.run,
+            out_length: runs.length,
+            mask: self.mask,
+            rows: table.rows.clone(),
+        };
         let kernel = SortShort { input: table.input, output };
         let buffers: Vec<_> = table.buffers(output).chain(tables.buffers()).collect();
-        let groups = self.count.div_ceil(per_group);
-        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        self.device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: pieces })?;
         Ok(tables)
     }
 
@@ -312,37 +379,37 @@ impl Sorter<'_> {
 
     /// Sorts rows of any length, digit by digit.
     fn sort_digits(&self, mut table: Table, block: Block, output: Output) -> Result<Tables> {
-        let (runtime, Block { lanes, each }) = (self.device.runtime(), block);
-        let (length, per_row) = (table.length, table.length.div_ceil(block.size()));
-        let blocks = self.count * per_row;
-        let digits = key_bits(self.dtype) as usize / DIGIT_BITS;
-        let counts_shape = Shape::from((self.count, per_row * DIGITS as usize));
-        for number in 0.. {
-            let shift = (number * DIGIT_BITS) as u32;
-            let counts = allocate(&counts_shape, DType::U32, self.device, self.op)?;
-            let (mask, rows) = (self.mask, table.rows.clone());
-            let parameters = CountParameters { blocks, per_row, length, shift, mask, rows };
-            let kernel = SortCount { input: table.input, lanes, each };
-            let buffers = &[&table.bits, &counts];
-            runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
-            let sums = Tensor::from_buffer(counts, counts_shape.clone(), DType::U32, self.device).cumsum(1)?;
-
-            let is_last = number + 1 == digits;
+        let length = table.length;
+        let last = key_bits(self.dtype) - DIGIT_BITS;
+        for shift in (0..last).step_by(DIGIT_BITS as usize) {
             // Later digits need the bits, and the last one the places.
-            let output = Output { bits: !is_last || output.bits, places: output.places };
-            let tables = self.tables(length, output)?;
-            let rows = table.rows.clone();
-            let parameters = ScatterParameters { blocks, per_row, length, shift, mask, rows };
-            let kernel = SortScatter { input: table.input, output, lanes, each, subgroup: subgroup_lanes(self.device) };
-            let sums = sums.buffer()?;
-            let buffers: Vec<_> = table.buffers(output).chain([sums]).chain(tables.buffers()).collect();
-            runtime.run(Launch { kernel, buffers: &buffers, parameters, groups: blocks })?;
-            if is_last {
-                return Ok(tables);
-            }
+            let tables = self.sort_digit(&table, block, shift, Output { bits: true, ..output })?;
             table = Table::written(self.dtype, tables, length);
         }
-        unreachable!("the last digit ends the loop")
+        self.sort_digit(&table, block, last, output)
+    }
+
+    /// Sorts rows by the digit that begins at a bit of the keys.
+    fn sort_digit(&self, table: &Table, block: Block, shift: u32, output: Output) -> Result<Tables> {
+        let (runtime, length) = (self.device.runtime(), table.length);
+        let per_row = length.div_ceil(block.size());
+        let groups = self.count * per_row;
+        let blocks = Blocks { input: table.input, lanes: block.lanes, each: block.each };
+        let (mask, rows) = (self.mask, table.rows.clone());
+        let parameters = BlockParameters { count: groups, per_row, length, shift, mask, rows };
+
+        let shape = Shape::from((self.count, per_row * DIGITS as usize));
+        let counts = allocate(&shape, DType::U32, self.device, self.op)?;
+        let (kernel, buffers) = (SortCount { blocks }, &[&table.bits, &counts]);
+        runtime.run(Launch { kernel, buffers, parameters: CountParameters { blocks: parameters.clone() }, groups })?;
+        let sums = Tensor::from_buffer(counts, shape, DType::U32, self.device).cumsum(1)?;
+
+        let tables = self.tables(length, output)?;
+        let kernel = SortScatter { blocks, output, subgroup: subgroup_lanes(self.device) };
+        let buffers: Vec<_> = table.buffers(output).chain([sums.buffer()?]).chain(tables.buffers()).collect();
+        let parameters = ScatterParameters { blocks: parameters };
+        runtime.run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        Ok(tables)
     }
 }
 
@@ -382,8 +449,7 @@ impl Sorted {
         let count = places.elem_count();
         if count > 0 {
             let kernel = SortTake { rows: self.rows.ty };
-            let (per_row, pitch) = (self.taken, places.strides()[0].unsigned_abs());
-            let parameters = TakeParameters { count, per_row, pitch, rows: self.rows.parameters.clone() };
+            let parameters = TakeParameters { count, per_row: self.taken, rows: self.rows.parameters.clone() };
             let buffers = [&self.rows.buffer, places.buffer()?, &values];
             let groups = count.div_ceil(4).div_ceil(WORKGROUP as usize);
             of.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;

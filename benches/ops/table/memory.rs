@@ -1,7 +1,7 @@
 //! Operations that memory bandwidth limits: elementwise operations, reductions, normalisations, copies into another
 //! order.
 
-use super::{Sizes, power};
+use super::{Sizes, described, power};
 use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{column, ensure_all_close, ensure_close, numbers, places, row};
 use anyhow::{Result, ensure};
@@ -40,7 +40,7 @@ fn case(name: String, bytes: usize, prepare: impl Fn(&Device) -> Result<Prepared
     Case { name, cost: Cost::of_memory(bytes), rate: Rate::Bytes, bound: Bound::Fma, prepare: Box::new(prepare) }
 }
 
-fn random(shape: impl Into<marquetry::Shape>, device: &Device) -> marquetry::Result<Tensor> {
+pub(super) fn random(shape: impl Into<marquetry::Shape>, device: &Device) -> marquetry::Result<Tensor> {
     let x = Tensor::randn(0f32, 1.0, shape, device)?;
     x.realize()?;
     Ok(x)
@@ -127,8 +127,7 @@ fn sum_of_rows(n: usize) -> Case {
 }
 
 fn running_sum([rows, length]: [usize; 2]) -> Case {
-    let what = if rows == 1 { power(length) } else { format!("rows of {length}, {} in all", power(rows * length)) };
-    case(format!("cumsum f32 {what}"), 8 * rows * length, move |device| {
+    case(format!("cumsum f32 {}", described([rows, length])), 8 * rows * length, move |device| {
         let x = random((rows, length), device)?;
         let a = x.clone();
         let check = move |y: &Tensor| {

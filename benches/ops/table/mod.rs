@@ -115,6 +115,11 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
+/// Describes the rows of a matrix.
+fn described([rows, length]: [usize; 2]) -> String {
+    if rows == 1 { power(length) } else { format!("rows of {length}, {} in all", power(rows * length)) }
+}
+
 /// Writes a count as people do: `2^20`, or in decimals.
 fn power(count: usize) -> String {
     if count.is_power_of_two() { format!("2^{}", count.ilog2()) } else { count.to_string() }

@@ -1,6 +1,7 @@
 //! Operations that order or pick elements: sorting, the first elements of an order, draws, rows of a table.
 
-use super::{Sizes, power};
+use super::memory::random;
+use super::{Sizes, described, power};
 use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{ensure_all_close, numbers, places, row};
 use anyhow::{Result, ensure};
@@ -27,12 +28,6 @@ fn case(name: String, bytes: usize, prepare: impl Fn(&Device) -> Result<Prepared
     Case { name, cost: Cost::of_memory(bytes), rate: Rate::Bytes, bound: Bound::None, prepare: Box::new(prepare) }
 }
 
-fn random(shape: impl Into<marquetry::Shape>, device: &Device) -> marquetry::Result<Tensor> {
-    let x = Tensor::randn(0f32, 1.0, shape, device)?;
-    x.realize()?;
-    Ok(x)
-}
-
 /// Integers below a bound.
 fn indexes(count: usize, below: usize, device: &Device) -> marquetry::Result<Tensor> {
     let indexes = Tensor::rand_int(0u32, below as u32, count, device)?;
@@ -40,11 +35,7 @@ fn indexes(count: usize, below: usize, device: &Device) -> marquetry::Result<Ten
     Ok(indexes)
 }
 
-fn described([rows, length]: [usize; 2]) -> String {
-    if rows == 1 { power(length) } else { format!("rows of {length}, {} in all", power(rows * length)) }
-}
-
-/// Values, and their places if there are any.
+/// `run` returns the sorted elements first.
 fn sort(
     what: &'static str,
     [rows, length]: [usize; 2],

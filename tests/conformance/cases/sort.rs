@@ -2,7 +2,6 @@
 
 use super::shaped;
 use crate::compare::{Expected, Sample, check, upload};
-use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs, specials};
@@ -23,11 +22,8 @@ fn check_sort(input: &Sample, axis: i32) -> Outcome {
         let (sorted, order) = input.tensor.sort(axis, descending)?;
         check("sort", &sorted, &values)?;
         check("sort", &order, &places)?;
-        // For these, the same kernels write less.
-        if matches!(dtype, DType::F32 | DType::I64) || full_tier() {
-            check("argsort", &input.tensor.argsort(axis, descending)?, &places)?;
-            check("sort_values", &input.tensor.sort_values(axis, descending)?, &values)?;
-        }
+        check("argsort", &input.tensor.argsort(axis, descending)?, &places)?;
+        check("sort_values", &input.tensor.sort_values(axis, descending)?, &values)?;
     }
     Ok(())
 }
@@ -48,12 +44,6 @@ fn vector(values: Vec<f64>, dtype: DType, device: &Device) -> Outcome<Sample> {
     Ok(Sample { tensor: upload(&values, dtype, device)?, values })
 }
 
-/// Whether rows of this dtype are tested that take more than the kernel for short ones. Compilers for software devices
-/// take seconds for each. Of each size of keys there is one.
-fn has_long_rows(dtype: DType) -> bool {
-    full_tier() || [DType::U8, DType::F16, DType::F32, DType::I64].contains(&dtype)
-}
-
 pub fn add(suite: &mut Suite) {
     for dtype in DType::ALL {
         for (name, shape, layout, axis) in [
@@ -69,9 +59,7 @@ pub fn add(suite: &mut Suite) {
             ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
         ] {
             // Reading the elements is the same for all dtypes.
-            let tested =
-                if has_long_rows(dtype) { &["sliced_middle", "last", "sixty_five"][..] } else { &["sliced_middle"] };
-            if dtype != DType::F32 && !tested.contains(&name) {
+            if dtype != DType::F32 && !["sliced_middle", "last", "sixty_five"].contains(&name) {
                 continue;
             }
             suite.add("sort", format!("{dtype}::{name}"), move |device| {
@@ -94,26 +82,15 @@ pub fn add(suite: &mut Suite) {
             }
             Ok(())
         });
-        if has_long_rows(dtype) {
-            suite.add("sort", format!("{dtype}::many_ties"), move |device| {
-                check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
-            });
-        }
+        suite.add("sort", format!("{dtype}::many_ties"), move |device| {
+            check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
+        });
         for (name, shape, layout, axis, ks) in [
             ("sliced_middle", &[4, 5, 6][..], Layout::Sliced, 1, &[1, 3, 5][..]),
             ("first", &[300, 3], Layout::Contiguous, 0, &[1, 7, 64, 65, 300]),
-            ("last", &[3, 1000], Layout::Contiguous, 1, &[0, 2, 63]),
-            ("last_many", &[3, 1000], Layout::Contiguous, 1, &[200, 999]),
+            ("last", &[3, 1000], Layout::Contiguous, 1, &[0, 2, 63, 200, 999]),
             ("selected_twice", &[2, 4999], Layout::Unaligned, 1, &[5, 250]),
         ] {
-            let tested = match dtype {
-                DType::F32 => true,
-                _ if has_long_rows(dtype) => full_tier() || !["last_many", "selected_twice"].contains(&name),
-                _ => name == "sliced_middle",
-            };
-            if !tested {
-                continue;
-            }
             suite.add("topk", format!("{dtype}::{name}"), move |device| {
                 let input = shaped("topk", shape, layout, dtype, Domain::Special, device)?;
                 ks.iter().try_for_each(|&k| check_topk(&input, k, axis))
@@ -125,15 +102,12 @@ pub fn add(suite: &mut Suite) {
             // Zeros of both signs and several NaN keep their order.
             let mut inputs = Inputs::new("specials");
             let specials = specials(dtype);
-            let length = if has_long_rows(dtype) { 200 } else { 60 };
-            let row: Vec<f64> = (0..length).map(|_| specials[inputs.below(specials.len())]).collect();
+            let row: Vec<f64> = (0..200).map(|_| specials[inputs.below(specials.len())]).collect();
             check_sort(&vector(row.clone(), dtype, device)?, 0)?;
             check_topk(&vector(row, dtype, device)?, 20, 0)
         });
     }
-    let quick = [(DType::F32, 100_003)];
-    let full = [(DType::F32, 65_536), (DType::I32, 100_003), (DType::F64, 100_003)];
-    for (dtype, length) in quick.into_iter().chain(full.into_iter().filter(|_| full_tier())) {
+    for (dtype, length) in [(DType::F32, 65_536), (DType::F32, 100_003), (DType::I32, 100_003), (DType::F64, 100_003)] {
         suite.add("sort", format!("{dtype}::{length}"), move |device| {
             check_sort(&shaped("long", &[length], Layout::Contiguous, dtype, Domain::Special, device)?, 0)
         });
