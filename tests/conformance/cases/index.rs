@@ -9,6 +9,7 @@ use crate::reference::{ArrayD, array, broadcast};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EXACT, Table, Tolerance};
 use marquetry::{DType, Device};
+use ndarray::{Axis, Slice};
 
 /// The index dtypes that are tested with a table of this dtype.
 fn index_dtypes(table: DType) -> &'static [DType] {
@@ -106,10 +107,13 @@ pub fn add(suite: &mut Suite) {
                 check_selection(&table, &Layout::Contiguous.place(indexes(&[6], 3), DType::U32, device)?, 0)
             });
         }
-        // 32 elements are whole units of 16 bytes, which one index names, if they begin at such a multiple.
-        for layout in [Layout::Contiguous, Layout::Sliced, Layout::Offset, Layout::Unaligned, Layout::Transposed] {
-            suite.add("index_select", format!("{dtype}::units_{}", layout.name()), move |device| {
-                let table = shaped("table", &[3, 5, 32], layout, dtype, Domain::Special, device)?;
+        // 32 elements are whole units of 16 bytes, if rows begin at multiples of 16 bytes. From column 3 on, or with 45
+        // columns, they do not.
+        for (columns, first) in [(32, 0), (48, 16), (48, 3), (45, 0)] {
+            suite.add("index_select", format!("{dtype}::units_{columns}_{first}"), move |device| {
+                let whole = shaped("table", &[3, 5, columns], Layout::Contiguous, dtype, Domain::Special, device)?;
+                let values = whole.values.slice_axis(Axis(2), Slice::from(first..first + 32)).to_owned();
+                let table = Sample { tensor: whole.tensor.narrow(2, first, 32)?, values };
                 let strays = strays(DType::U32);
                 let indexes = Layout::Contiguous.place(array(&[strays.len()], strays), DType::U32, device)?;
                 [0, 1, 2].into_iter().try_for_each(|axis| check_selection(&table, &indexes, axis))
