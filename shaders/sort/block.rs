@@ -106,8 +106,8 @@ impl<'k> Block<'k> {
     /// Returns the ranks of this invocation's elements, from their digits.
     fn ranks(&self, digits: &[Value<'k>]) -> Vec<Value<'k>> {
         let k = self.member.k;
-        // Two words have four bits for each digit: the count of the elements so far. For each element, this is the number
-        // of the invocation's own elements with the same digit that come before it.
+        // Two words have four bits for each digit: the count of the elements so far. For each element, this is the
+        // number of the invocation's own elements with the same digit that come before it.
         let mut counts = [k.u32(0), k.u32(0)];
         let mut before = Vec::new();
         for &digit in digits {

@@ -1,6 +1,6 @@
 //! Stable sorting of rows. Keys are words with the same order as the elements. The kernels move the bits of an element,
-//! and compute its key when they need it. So zeros keep their sign, and NaN keep their bits. Elements of 64 bits are two
-//! words, the lower one first, and so are their keys. No device need compute in 64 bits.
+//! and compute its key when they need it. So zeros keep their sign, and NaN keep their bits. Elements of 64 bits are
+//! two words, the lower one first, and so are their keys. No device need compute in 64 bits.
 //!
 //! | file | what it sorts |
 //! |---|---|
@@ -45,7 +45,8 @@ pub(crate) const WORKGROUP: u32 = 64;
 pub(crate) enum Input {
     /// In the rows of a tensor.
     Rows(RowsType),
-    /// In a table of elements' bits that an earlier kernel has written. It may have written a table of their places, too.
+    /// In a table of elements' bits that an earlier kernel has written. It may have written a table of their places,
+    /// too.
     Table { dtype: DType, places: bool },
 }
 
@@ -190,8 +191,8 @@ impl<'k> Reader<'k> {
         }
     }
 
-    /// Returns a function that loads the words of the element at a place of the row, and its place in the tensor's row as
-    /// the last word if the kernel needs it.
+    /// Returns a function that loads the words of the element at a place of the row, and its place in the tensor's row
+    /// as the last word if the kernel needs it.
     fn elements(&self, row: Value<'k>) -> impl Fn(Value<'k>) -> Vec<Value<'k>> + '_ {
         let load = self.row(row);
         move |place| {

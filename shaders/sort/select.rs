@@ -2,9 +2,9 @@
 //! places. The first elements of the row are among those selected from all chunks.
 //!
 //! A workgroup holds a chunk in registers. It finds the key of the last selected element digit by digit, by histograms
-//! (T. Alabi et al., "Fast K-Selection Algorithms for Graphics Processing Units", 2012). Before that, it finds a bound in
-//! the same way, among one element of each invocation: the smallest key that the invocation holds. Most elements are
-//! beyond the bound and take no part.
+//! (T. Alabi et al., "Fast K-Selection Algorithms for Graphics Processing Units", 2012). Before that, it finds a bound
+//! in the same way, among one element of each invocation: the smallest key that the invocation holds. Most elements
+//! are beyond the bound and take no part.
 
 use super::*;
 use crate::shader::Var;

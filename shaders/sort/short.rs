@@ -50,8 +50,8 @@ impl Family for SortShort {
         let y = Writer::new(k, self.output, dtype);
         let keys: Vec<_> = (0..dtype.parts()).map(|_| k.workgroup_array(Type::U32, LONGEST)).collect();
 
-        // Surplus pieces of a folded dispatch repeat the last one, and surplus invocations repeat the last element: all of
-        // them must reach the barrier.
+        // Surplus pieces of a folded dispatch repeat the last one, and surplus invocations repeat the last element: all
+        // of them must reach the barrier.
         let (lane, number) = (k.local_index(), k.group_index().min(pieces - 1));
         let (row, part) = (number / per_row, number % per_row);
         let count = (length - part * piece).min(piece);

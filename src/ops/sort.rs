@@ -95,8 +95,8 @@ impl Block {
     }
 }
 
-/// The sorted runs of each row: `count` of them, and `length` elements in all. Each has `run` elements, but the last may
-/// have fewer.
+/// The sorted runs of each row: `count` of them, and `length` elements in all. Each has `run` elements, but the last
+/// may have fewer.
 #[derive(Clone, Copy)]
 struct Runs {
     count: usize,
