@@ -5,19 +5,24 @@
     test.py NAME...       these runs
     test.py --list        prints every run as a command
 
-All runs are done even if one fails. At the end stand their outcomes and times, and what failed; the exit status is 0
-if all passed.
+All runs are done even if one fails. Most test programs use one processor, so several of them run at the same time.
+What they print comes program by program, in the order in which they were started. At the end stand outcomes and
+times, and what failed; the exit status is 0 if all passed.
 """
 
+import json
 import os
+import queue
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from subprocess import PIPE
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/runs.toml"
@@ -25,7 +30,8 @@ TIERS = ("quick", "full")
 CARGO = shlex.split(os.environ.pop("CARGO", "cargo"))  # not for cargo itself, which would take it for its own path
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 DRIVER = "level_zero_driver"
-MOST_FAILURES = 40  # lines of a run that are printed again at the end
+MOST_FAILURES = 40  # lines of a program that are printed again at the end
+MOST_PROGRAMS = 4  # at the same time: some take gigabytes
 PLACES = {"root": ROOT, "driver": TARGET / f"debug/examples/lib{DRIVER}.so"}
 
 
@@ -39,6 +45,8 @@ class Run:
     seconds: int
     arguments: list = field(default_factory=list)
     filters: list = field(default_factory=list)
+    longest: list = field(default_factory=list)
+    builds: bool = False
 
     def command(self) -> list[str]:
         filters = ["--", *self.filters] if self.filters else []
@@ -106,47 +114,88 @@ def print_list(runs: dict[str, Run]):
         print(f"    {' '.join(variables)} {shlex.join(run.command())}")
 
 
-def build(runs: list[Run], environment: dict) -> list[str]:
-    """Builds the tests of the runs, so that the time of a run is without the build. Returns what failed."""
-    targets = {tuple(run.arguments) for run in runs}
-    commands = [["build", "--all-features", "--example", DRIVER]]
-    targets = [()] if () in targets else sorted(targets)
-    commands += [["test", "--all-features", "--no-run", *target] for target in targets]
-    for command in commands:
-        if subprocess.run([*CARGO, *command], cwd=ROOT, env=environment).returncode != 0:
-            return [shlex.join(command)]
-    return []
+def build(runs: list[Run], environment: dict) -> dict[tuple, list[str]]:
+    """Builds the tests. Returns the programs for each kind of arguments that a run has. Exits if it fails."""
+
+    def cargo(*arguments, **options) -> str:
+        command = [*CARGO, *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, text=True, **options)
+        if done.returncode != 0:
+            sys.exit(f"{shlex.join(command)}: exit status {done.returncode}")
+        return done.stdout
+
+    cargo("build", "--all-features", "--example", DRIVER)
+    programs = {}
+    # All tests come first. With fewer of them, cargo has nothing left to build.
+    for arguments in sorted({tuple(run.arguments) for run in runs if not run.builds}):
+        messages = cargo(
+            "test", "--all-features", "--no-run", "--message-format=json-render-diagnostics", *arguments, stdout=PIPE
+        )
+        built = [json.loads(message) for message in messages.splitlines()]
+        tests = [message for message in built if message.get("executable") and is_test(message)]
+        programs[arguments] = [message["executable"] for message in tests]
+    return programs
 
 
-def execute(run: Run, environment: dict) -> list[str]:
-    """Does a run and passes its output on. Returns what failed: nothing if the run passed."""
-    unmatched, failures, in_panic = set(run.filters), [], False
-    process = subprocess.Popen(
-        run.command(),
-        cwd=ROOT,
-        env=environment | fill(run.variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        # The tests' harnesses print `test NAME ... ok`, and are content if there is no test with such a name.
-        if line.startswith("test "):
-            name = line.split(" ... ")[0]
-            unmatched = {part for part in unmatched if part not in name}
-        # Failed tests, what a panic says in the line after its place, and what cargo says of the programs.
-        panics, crashed = " panicked at " in line, "(signal: " in line
-        if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic or crashed:
-            failures.append(line.rstrip())
-        in_panic = panics
-    if process.wait() == 0:
-        # Some tests panic on purpose.
-        failures = [f"no test has {part} in its name" for part in sorted(unmatched)]
-    elif not failures:
-        failures = [f"exit status {process.returncode}"]
-    return failures
+def is_test(artifact: dict) -> bool:
+    """Whether a program that cargo has built runs tests: examples are built, too."""
+    return artifact["profile"]["test"] or "test" in artifact["target"]["kind"]
+
+
+class Program:
+    """A test program, in the environment of its run. What it prints can be read meanwhile."""
+
+    def __init__(self, run: Run, command: list[str], name: str = ""):
+        self.run, self.command = run, command
+        self.name = f"{run.name}: {name}" if name else run.name
+        self.failures, self.seconds, self.lines = [], 0, queue.SimpleQueue()
+
+    def execute(self, environment: dict):
+        start = time.monotonic()
+        self.failures = self.failures_of(environment | fill(self.run.variables))
+        self.seconds = round(time.monotonic() - start)
+        self.lines.put(None)
+
+    def failures_of(self, environment: dict) -> list[str]:
+        """Returns what failed: nothing if the program passed."""
+        unmatched, failures, in_panic = set(self.run.filters), [], False
+        options = {"stdout": PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        process = subprocess.Popen(self.command, cwd=ROOT, env=environment, **options)
+        for line in process.stdout:
+            self.lines.put(line)
+            # The tests' harnesses print `test NAME ... ok`, and are content if there is no test with such a name.
+            if line.startswith("test "):
+                name = line.split(" ... ")[0]
+                unmatched = {part for part in unmatched if part not in name}
+            # Failed tests, what a panic says in the line after its place, and what cargo says.
+            panics = " panicked at " in line
+            if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic:
+                failures.append(line.rstrip())
+            in_panic = panics
+        status = process.wait()
+        if status == 0:
+            # Some tests panic on purpose.
+            return [f"no test has {part} in its name" for part in sorted(unmatched)]
+        return [*failures, f"killed by signal {-status}" if status < 0 else f"exit status {status}"]
+
+    def print_lines(self):
+        print(f"\n=== {self.name}", flush=True)
+        while (line := self.lines.get()) is not None:
+            print(line, end="", flush=True)
+
+
+def programs_of(run: Run, built: dict[tuple, list[str]]) -> list[Program]:
+    if run.builds:
+        return [Program(run, run.command())]
+    paths = built[tuple(run.arguments)]
+    if run.arguments:
+        return [Program(run, [path, *run.filters]) for path in paths]
+    # Without the hash that cargo appends.
+    named = {Path(path).name.rpartition("-")[0]: path for path in paths}
+    order = sorted(named, key=lambda name: (name not in run.longest, name))
+    programs = [Program(run, [named[name]], name) for name in order]
+    documentation = Program(run, [*CARGO, "test", "--all-features", "--doc"], "documentation")
+    return [*programs, documentation]
 
 
 def main():
@@ -157,7 +206,7 @@ def main():
     if not arguments or any(argument.startswith("-") for argument in arguments):
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as passed:
-        # Kernels that one run has passed are not checked again by the others.
+        # Kernels that one program has passed are not checked again by later ones.
         environment = os.environ | fill(common) | {"MARQUETRY_TEST_PASSED": passed}
         sys.exit(0 if execute_all(select(runs, arguments), environment) else 1)
 
@@ -166,30 +215,31 @@ def execute_all(runs: list[Run], environment: dict) -> bool:
     """Builds the tests, does the runs, and prints their outcomes and what failed. Returns whether all passed."""
     if sys.stdout.isatty():
         environment.setdefault("CARGO_TERM_COLOR", "always")
-    rows = []
+    start = time.monotonic()
+    built = build(runs, environment)
+    build_seconds = round(time.monotonic() - start)
 
-    def timed(name: str, expected: int, work, *arguments) -> bool:
-        print(f"\n=== {name}", flush=True)
-        start = time.monotonic()
-        failures = work(*arguments, environment)
-        rows.append((name, failures, round(time.monotonic() - start), expected))
-        return not failures
+    programs = [program for run in runs for program in programs_of(run, built)]
+    # What takes long comes first, so that no processor is idle at the end.
+    programs.sort(key=lambda program: -program.run.seconds)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_PROGRAMS)) as pool:
+        for program in programs:
+            pool.submit(program.execute, environment)
+        for program in programs:
+            program.print_lines()
 
-    if timed("build", 0, build, runs):
-        for run in runs:
-            timed(run.name, run.seconds, execute, run)
-
-    print(f"\n{'run':<26}{'seconds':>8}{'expected':>10}  outcome")
-    for name, failures, seconds, expected in rows:
-        print(f"{name:<26}{seconds:>8}{expected or '':>10}  {'FAILED' if failures else 'passed'}")
-    print(f"{'total':<26}{sum(row[2] for row in rows):>8}{sum(row[3] for row in rows):>10}")
-    for name, failures, _, _ in rows:
-        if failures:
-            print(f"\nfailed in {name}:")
-            print(*(f"  {line}" for line in failures[:MOST_FAILURES]), sep="\n")
-            if len(failures) > MOST_FAILURES:
-                print(f"  and {len(failures) - MOST_FAILURES} more lines")
-    return not any(failures for _, failures, _, _ in rows)
+    print(f"\n{'program':<40}{'seconds':>8}  outcome")
+    print(f"{'build':<40}{build_seconds:>8}")
+    for program in programs:
+        print(f"{program.name:<40}{program.seconds:>8}  {'FAILED' if program.failures else 'passed'}")
+    print(f"{'together':<40}{round(time.monotonic() - start):>8}")
+    failed = [program for program in programs if program.failures]
+    for program in failed:
+        print(f"\nfailed in {program.name}:")
+        print(*(f"  {line}" for line in program.failures[:MOST_FAILURES]), sep="\n")
+        if len(program.failures) > MOST_FAILURES:
+            print(f"  and {len(program.failures) - MOST_FAILURES} more lines")
+    return not failed
 
 
 if __name__ == "__main__":

@@ -7,15 +7,17 @@ use crate::backend::info::DeviceKind;
 use crate::engine::stream::tests::Lazy;
 use crate::nn::{KvCache, KvCacheConfig};
 use crate::{AttentionConfig, DType, Device, Result, Tensor};
+use shuttle::scheduler::RandomScheduler;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::Arc;
 
-/// How many orders of the threads each test tries.
-const ORDERS: usize = 2000;
+/// The stack of a thread, in bytes. Code that is not optimised takes more than the 32 KiB of shuttle's default.
+const STACK: usize = 1 << 18;
 
-/// Tries `test` on a new device for each order.
+/// Tries `test` on a new device for each order of its threads.
 fn in_many_orders(test: impl Fn(&Device) -> Result<()> + Send + Sync + 'static) {
-    in_orders(ORDERS, |_| (), test);
+    let full = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
+    in_orders(if full { 2000 } else { 600 }, |_| (), test);
 }
 
 /// Tries `test` in so many orders. `change` makes the device a particular one.
@@ -24,17 +26,16 @@ fn in_orders(
     change: impl Fn(&mut Lazy) + Send + Sync + 'static,
     test: impl Fn(&Device) -> Result<()> + Send + Sync + 'static,
 ) {
-    shuttle::check_random(
-        move || {
-            let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
-            change(&mut lazy);
-            let device = Device::of_model(Box::new(lazy));
-            test(&device).unwrap();
-            device.synchronize().unwrap();
-            assert_eq!(device.memory_stats().in_use, 0, "all tensors are gone");
-        },
-        orders,
-    );
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    shuttle::Runner::new(RandomScheduler::new(orders), config).run(move || {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        change(&mut lazy);
+        let device = Device::of_model(Box::new(lazy));
+        test(&device).unwrap();
+        device.synchronize().unwrap();
+        assert_eq!(device.memory_stats().in_use, 0, "all tensors are gone");
+    });
 }
 
 /// Starts a thread that computes a tensor, and drops it.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Intel's GPUs that take turns in the quick tier: every matrix product is compiled for one of them, and every fourth
-/// of the other kernels. All GPUs see one kernel of each family, and in the full tier every kernel.
+/// Intel's GPUs that take turns in the quick tier: every second matrix product is compiled for one of them, and every
+/// eighth of the other kernels. All GPUs see one kernel of each family, and in the full tier every kernel.
 const TURNS: [&str; 2] = ["dg2", "pvc"];
 
 /// What a tool finds wrong with kernels; an error if it cannot be asked.
@@ -100,8 +100,8 @@ fn share_of(gpu: &str, kernels: &[PathBuf]) -> Vec<PathBuf> {
     let mut share = families(kernels);
     if let Some(turn) = TURNS.iter().position(|other| *other == gpu) {
         let (products, others): (Vec<_>, Vec<_>) = kernels.iter().cloned().partition(|path| is_product(path));
-        share.extend(products.into_iter().skip(turn).step_by(TURNS.len()));
-        share.extend(others.into_iter().skip(turn).step_by(4 * TURNS.len()));
+        share.extend(products.into_iter().skip(turn).step_by(2 * TURNS.len()));
+        share.extend(others.into_iter().skip(turn).step_by(8 * TURNS.len()));
         share.sort();
         share.dedup();
     }

@@ -33,7 +33,6 @@ mod ocloc;
 mod reference;
 
 use options::Options;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Marks the child.
@@ -78,15 +77,19 @@ fn run_trials() -> ExitCode {
 
 fn run_child_and_check_kernels() -> ExitCode {
     let options = Options::from_args();
-    let dump = fresh_folder("kernels");
+    // Other runs may go on at the same time.
+    let mut folder = tempfile::Builder::new();
+    let mut dump = folder.prefix("kernels-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder can be made");
     let status = std::env::current_exe()
         .and_then(|program| {
-            Command::new(program)
-                .args(std::env::args_os().skip(1))
-                .env(CHILD, "1")
-                .env("MARQUETRY_VALIDATION", "1")
-                .env("MARQUETRY_DUMP", &dump)
-                .status()
+            let mut child = Command::new(program);
+            child.args(std::env::args_os().skip(1)).env(CHILD, "1");
+            child.env("MARQUETRY_VALIDATION", "1").env("MARQUETRY_DUMP", dump.path());
+            if !full_tier() {
+                // lavapipe leaves out most optimisations: it compiles thousands of kernels, and each computes little.
+                child.env("GALLIVM_PERF", "nopt");
+            }
+            child.status()
         })
         .expect("this program can be started again");
     if options.harness.list {
@@ -95,23 +98,17 @@ fn run_child_and_check_kernels() -> ExitCode {
     if !status.success() {
         println!("\nthe trials ended with {status}");
     }
-    let kernels_pass = kernels::check(&dump);
+    let kernels_pass = kernels::check(dump.path());
+    if !kernels_pass {
+        dump.disable_cleanup(true);
+        println!("the kernels stay in {}", dump.path().display());
+    }
     // Checks of nothing would pass; only a run of chosen trials may leave nothing to check.
-    let [vulkan, opencl, wgsl] = kernels::kernels(&dump);
+    let [vulkan, opencl, wgsl] = kernels::kernels(dump.path());
     let dumped = !options.are_whole()
         || !(vulkan.is_empty() || opencl.is_empty() || (cfg!(feature = "webgpu") && wgsl.is_empty()));
     if !dumped {
         println!("the trials left no kernels to check");
     }
     if status.success() && kernels_pass && dumped { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// An empty folder of this name, for this run only.
-fn fresh_folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance").join(name);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).expect("a folder of the last run can be removed");
-    }
-    std::fs::create_dir_all(&folder).expect("a folder for this run can be made");
-    folder
 }

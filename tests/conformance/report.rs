@@ -6,11 +6,14 @@ use marquetry::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 #[derive(Default, Clone, Copy)]
 pub struct Count {
     pub started: usize,
     pub passed: usize,
+    /// What the cases took. Most of it is the time in which kernels are compiled.
+    pub time: Duration,
     /// What the device lacks for cases that could not be tried.
     pub missing: Option<&'static str>,
 }
@@ -21,7 +24,13 @@ pub type Key = (&'static str, Option<DType>, &'static str);
 static COUNTS: Mutex<BTreeMap<Key, Count>> = Mutex::new(BTreeMap::new());
 
 /// A case at its end.
-pub fn ended(op: &'static str, variant: &str, device: &'static str, outcome: Result<(), Option<&'static str>>) {
+pub fn ended(
+    op: &'static str,
+    variant: &str,
+    device: &'static str,
+    time: Duration,
+    outcome: Result<(), Option<&'static str>>,
+) {
     let first = variant.split(|c: char| !c.is_alphanumeric()).next();
     let dtype = DType::ALL.into_iter().find(|dtype| Some(dtype.name()) == first);
     let mut counts = COUNTS.lock().unwrap();
@@ -31,6 +40,7 @@ pub fn ended(op: &'static str, variant: &str, device: &'static str, outcome: Res
         _ => count.started += 1,
     }
     count.passed += usize::from(outcome.is_ok());
+    count.time += time;
 }
 
 /// What has been counted so far.
@@ -48,7 +58,7 @@ pub fn compiled(what: &'static str, device: &'static str, kernels: [u64; 2]) {
     *sum = [sum[0] + kernels[0], sum[1] + kernels[1]];
 }
 
-/// One line per operation: `add  vulkan 28/28  webgpu 28/28`.
+/// One line per operation: `add  vulkan 28/28  webgpu 28/28  1.2 s`.
 pub fn print_table() {
     let counts = COUNTS.lock().unwrap();
     let devices = devices::selected();
@@ -61,7 +71,8 @@ pub fn print_table() {
             let mark = if passed == started { ' ' } else { '!' };
             print!("  {device} {:>9}{mark}", format!("{passed}/{started}"));
         }
-        println!();
+        let time: Duration = counts.iter().filter(|((op, ..), _)| of(op)).map(|(_, count)| count.time).sum();
+        println!("  {:>7.1} s", time.as_secs_f64());
     };
     println!();
     let ops: BTreeSet<&str> = counts.keys().map(|(op, ..)| *op).collect();

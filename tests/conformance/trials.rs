@@ -3,20 +3,27 @@
 use crate::suite::{Case, Suite, missing_feature};
 use crate::{captured, cases, devices, full_tier, report};
 use libtest_mimic::{Failed, Trial};
-use marquetry::Device;
+use marquetry::{DType, Device};
 use std::collections::HashSet;
+use std::time::Instant;
 
 /// Every case on every device of this run.
 pub fn trials() -> Vec<Trial> {
     let mut suite = Suite::default();
     cases::add_all(&mut suite);
     let mut trials = Vec::new();
-    // Operations, and the first words of variants, mostly dtypes.
+    // Operations, and the first words of their variants, mostly dtypes.
+    let mut ops: HashSet<&str> = HashSet::new();
     let mut kinds: HashSet<(&str, &str)> = HashSet::new();
     for case in &suite.cases {
-        let is_first = kinds.insert((case.op, case.variant.split("::").next().unwrap_or_default()));
+        let is_new_kind = kinds.insert((case.op, case.variant.split("::").next().unwrap_or_default()));
+        let first = match is_new_kind {
+            true if ops.insert(case.op) => First::OfOperation,
+            true => First::OfDtype,
+            false => First::Not,
+        };
         for device in devices::selected() {
-            if !is_tried(case, is_first, device) {
+            if !is_tried(case, first, device) {
                 continue;
             }
             let (op, run) = (case.op, case.run.clone());
@@ -33,9 +40,10 @@ pub fn trials() -> Vec<Trial> {
             let variant = case.variant.clone();
             trials.push(Trial::test(format!("{device}::{op}::{variant}"), move || {
                 let device_here = devices::open(device)?;
+                let start = Instant::now();
                 let failure = run(&device_here).err();
                 let missing = failure.as_ref().and_then(|failed| allowed_to_lack(&device_here, failed));
-                report::ended(op, &variant, device, failure.as_ref().map_or(Ok(()), |_| Err(missing)));
+                report::ended(op, &variant, device, start.elapsed(), failure.as_ref().map_or(Ok(()), |_| Err(missing)));
                 if missing.is_some() { Ok(()) } else { failure.map_or(Ok(()), Err) }
             }));
         }
@@ -43,17 +51,49 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Whether a case is tried on a device. `is_first` tells whether it is the first of its operation and dtype. If the
-/// quick tier tries all devices, each case is tried on Vulkan or on WebGPU, and a third of them on Level Zero.
-fn is_tried(case: &Case, is_first: bool, device: &str) -> bool {
-    if is_first || full_tier() || !devices::are_all_selected() {
+/// What a case is the first of, in the order in which cases are listed.
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    OfOperation,
+    /// Of its operation with this dtype.
+    OfDtype,
+    Not,
+}
+
+/// Operations whose kernels take seconds to compile.
+const HEAVY: [&str; 9] = [
+    "conv2d",
+    "conv3d",
+    "forward_norm",
+    "kv_cache",
+    "matmul",
+    "matmul_f32",
+    "matmul_quantized",
+    "sampler",
+    "scaled_dot_product_attention",
+];
+
+/// Whether a case is tried on a device. If the quick tier tries all devices, the first case of each operation is tried
+/// on all of them. The first case of each dtype is tried on Vulkan or on WebGPU, and a third of them on Level Zero. So
+/// are other cases, but fewer of dtypes other than `f32`, and of operations whose kernels are large: most of the time
+/// goes into the compilation of kernels, and each dtype has its own.
+fn is_tried(case: &Case, first: First, device: &str) -> bool {
+    if first == First::OfOperation || full_tier() || !devices::are_all_selected() {
         return true;
     }
+    let dtype = DType::ALL.into_iter().find(|dtype| case.variant.starts_with(dtype.name()));
+    let rarity = match dtype {
+        _ if first == First::OfDtype => 1,
+        Some(DType::F32) | None => 1,
+        Some(DType::F16) => 2,
+        Some(_) => 4,
+    };
+    let rarity = if first == First::Not && HEAVY.contains(&case.op) { 2 * rarity } else { rarity };
     let number = number(&format!("{}::{}", case.op, case.variant));
     match device {
-        "vulkan" => number.is_multiple_of(2),
-        "webgpu" => !number.is_multiple_of(2),
-        _ => number.is_multiple_of(3),
+        "vulkan" => number.is_multiple_of(2 * rarity),
+        "webgpu" => number % (2 * rarity) == 1,
+        _ => number.is_multiple_of(3 * rarity),
     }
 }
 
