@@ -192,7 +192,7 @@ def programs_of(run: Run, built: dict[tuple, list[str]]) -> list[Program]:
         return [Program(run, [path, *run.filters]) for path in paths]
     # Without the hash that cargo appends.
     named = {Path(path).name.rpartition("-")[0]: path for path in paths}
-    order = sorted(named, key=lambda name: (name not in run.longest, name))
+    order = [*run.longest, *sorted(named.keys() - set(run.longest))]
     programs = [Program(run, [named[name]], name) for name in order]
     documentation = Program(run, [*CARGO, "test", "--all-features", "--doc"], "documentation")
     return [*programs, documentation]

@@ -1,7 +1,7 @@
 //! Depthwise convolutions, in which each channel has a kernel of its own, and max pooling. Memory limits both, so each
 //! invocation computes several neighbouring outputs from registers, and loads each input once for all of them.
 
-use super::elements::{Elements, Quads, Strides, lowest, take_apart};
+use super::elements::{Elements, Octets, Quads, Strides, lowest, take_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
@@ -30,6 +30,8 @@ pub(crate) struct Depthwise {
     /// The dtype of the results.
     pub output: DType,
     pub quads: QuadAxis,
+    /// The number of inputs that are loaded at once, from multiples of this number on: 1, 4, or 8 of 16 bits each.
+    pub load: u32,
     /// Rows and columns of the kernel.
     pub kernel: [u32; 2],
     pub stride: [u32; 2],
@@ -41,11 +43,11 @@ pub(crate) struct Depthwise {
 /// The axis along which four outputs are computed together, as they lie side by side in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum QuadAxis {
-    /// Inputs are loaded by fours, too, from multiples of four on.
+    /// An invocation computes as many channels as it loads at once, 4 or 8.
     Channels,
-    /// The number of columns is a multiple of four. Inputs are loaded one by one, or by fours from multiples of four
-    /// on. The first tap is then this many columns behind such a place.
-    Columns(Option<u32>),
+    /// The number of columns is a multiple of four. The first tap is this many columns behind a place where a load may
+    /// begin.
+    Columns(u32),
 }
 
 parameters! {
@@ -64,11 +66,17 @@ parameters! {
 }
 
 impl Depthwise {
+    /// Whether the elements beside the padding stand for it. They change no maximum of a window that reaches into it,
+    /// but a window within the padding needs care.
+    fn reads_nearest(&self) -> bool {
+        self.op == DepthwiseOp::Max && self.quads == QuadAxis::Channels
+    }
+
     /// Returns the outputs that an invocation computes, along channels, rows and columns.
     fn outputs(&self) -> [u32; 3] {
         let [rows, columns] = self.tile;
         match self.quads {
-            QuadAxis::Channels => [4, rows, columns],
+            QuadAxis::Channels => [self.load, rows, columns],
             QuadAxis::Columns(_) => [1, rows, 4 * columns],
         }
     }
@@ -80,24 +88,27 @@ impl Depthwise {
     }
 }
 
-/// Loads elements as quads, or one by one.
+/// Loads elements one by one, or several at once as quads.
 enum Source<'k> {
-    Quads(&'k KernelBuilder, Quads<'k>),
     Elements(Elements<'k>),
+    Quads(&'k KernelBuilder, Quads<'k>),
+    Octets(&'k KernelBuilder, Octets<'k>),
 }
 
 impl<'k> Source<'k> {
-    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, in_quads: bool) -> Self {
-        match in_quads {
-            true => Source::Quads(k, Quads::input(k, name, dtype)),
-            false => Source::Elements(Elements::input(k, name, dtype)),
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, load: u32) -> Self {
+        match load {
+            8 => Source::Octets(k, Octets::input(k, name, dtype)),
+            4 => Source::Quads(k, Quads::input(k, name, dtype)),
+            _ => Source::Elements(Elements::input(k, name, dtype)),
         }
     }
 
-    fn load(&self, index: Value<'k>) -> Value<'k> {
+    fn load(&self, index: Value<'k>) -> Vec<Value<'k>> {
         match self {
-            Source::Quads(k, quads) => quads.load(k, index / 4),
-            Source::Elements(elements) => elements.load(index),
+            Source::Elements(elements) => vec![elements.load(index)],
+            Source::Quads(k, quads) => vec![quads.load(k, index / 4)],
+            Source::Octets(k, octets) => octets.load(k, index / 8).to_vec(),
         }
     }
 }
@@ -158,31 +169,44 @@ struct Input<'k> {
     column: Value<'k>,
     lengths: [Value<'k>; 2],
     quads: QuadAxis,
-    /// What padding is.
-    padding: Value<'k>,
+    load: u32,
+    /// What padding is. Without, an element in the padding is the nearest one beside it.
+    padding: Option<Value<'k>>,
 }
 
 impl<'k> Input<'k> {
-    /// Loads some neighbouring columns of a row.
-    fn row(&self, row: u32, columns: u32) -> Vec<Value<'k>> {
+    /// Loads some neighbouring columns of a row: a number each, or quads of channels.
+    fn row(&self, row: u32, columns: u32) -> Vec<Vec<Value<'k>>> {
         let y = self.row + row;
+        let Some(padding) = self.padding else {
+            let start = self.first + nearest(y, self.lengths[0]) * self.at.stride(2);
+            let index = |x| start + nearest(x, self.lengths[1]) * self.at.stride(1);
+            return (0..columns).map(|column| self.x.load(index(self.column + column))).collect();
+        };
         let row_inside = y.lt(self.lengths[0]);
         let start = self.first + y * self.at.stride(2);
         let load = |x: Value<'k>| {
             let inside = row_inside & x.lt(self.lengths[1]);
             let index = inside.select(start + x * self.at.stride(1), self.first);
-            let element = self.x.load(index);
-            inside.select(element, if element.ty().lanes == 1 { self.padding } else { self.padding.splat(4) })
+            let padded = |loaded: Value<'k>| {
+                inside.select(loaded, if loaded.ty().lanes == 1 { padding } else { padding.splat(4) })
+            };
+            self.x.load(index).into_iter().map(padded).collect::<Vec<_>>()
         };
         match self.quads {
-            QuadAxis::Columns(Some(behind)) => {
-                let quads = (0..(behind + columns).div_ceil(4)).map(|quad| load(self.column - behind + 4 * quad));
-                let all: Vec<_> = quads.flat_map(|quad| quad.lanes()).collect();
-                all[behind as usize..][..columns as usize].to_vec()
+            QuadAxis::Columns(behind) if self.load > 1 => {
+                let loads = (0..(behind + columns).div_ceil(self.load)).map(|n| self.column - behind + self.load * n);
+                let all = loads.flat_map(load).flat_map(Value::lanes).map(|element| vec![element]);
+                all.skip(behind as usize).take(columns as usize).collect()
             }
             _ => (0..columns).map(|column| load(self.column + column)).collect(),
         }
     }
+}
+
+/// Returns the nearest place of an axis. Places before it wrap.
+fn nearest<'k>(place: Value<'k>, length: Value<'k>) -> Value<'k> {
+    place.bitcast(Type::I32).max(0).bitcast(Type::U32).min(length - 1)
 }
 
 /// The factors of an invocation's channels. A factor is loaded when it is used first.
@@ -191,16 +215,17 @@ struct Factors<'k> {
     weight: Source<'k>,
     at: Strides<'k>,
     channel: Value<'k>,
-    loaded: RefCell<Vec<Option<Value<'k>>>>,
+    loaded: RefCell<Vec<Option<Vec<Value<'k>>>>>,
 }
 
 impl<'k> Factors<'k> {
-    fn of_tap(&self, tap: u32) -> Value<'k> {
+    /// Returns the factors of a tap, for the quads of the invocation's channels.
+    fn of_tap(&self, tap: u32) -> Vec<Value<'k>> {
         let load = || {
-            let factor = self.weight.load(self.at.at(&[self.channel, self.k.u32(tap)]));
-            if factor.ty().lanes == 4 { factor } else { factor.splat(4) }
+            let factors = self.weight.load(self.at.at(&[self.channel, self.k.u32(tap)]));
+            factors.into_iter().map(|factor| if factor.ty().lanes == 4 { factor } else { factor.splat(4) }).collect()
         };
-        *self.loaded.borrow_mut()[tap as usize].get_or_insert_with(load)
+        self.loaded.borrow_mut()[tap as usize].get_or_insert_with(load).clone()
     }
 }
 
@@ -242,12 +267,12 @@ impl Family for Depthwise {
         let narrowed = if *output == dtype.widened() { "" } else { " narrowed" };
         let by = match self.quads {
             QuadAxis::Channels => "channels",
-            QuadAxis::Columns(Some(_)) => "columns x4",
-            QuadAxis::Columns(None) => "columns",
+            QuadAxis::Columns(_) => "columns",
         };
+        let load = self.load;
         let [_, rows, columns] = self.outputs();
         let name = format!(
-            "depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {rows}x{columns} by {by})"
+            "depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {rows}x{columns} by {by} x{load})"
         );
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
@@ -259,8 +284,9 @@ impl Family for Depthwise {
     fn write(&self, k: &KernelBuilder) {
         let Declared { images, channels, windows, x: at, weight: weight_at, epilogue } = self.declare(k);
         let by_channels = self.quads == QuadAxis::Channels;
-        let x = Source::new(k, "x", self.dtype, !matches!(self.quads, QuadAxis::Columns(None)));
-        let weight = weight_at.map(|at| (Source::new(k, "weight", self.dtype, by_channels), at));
+        let x = Source::new(k, "x", self.dtype, self.load);
+        let weight =
+            weight_at.map(|at| (Source::new(k, "weight", self.dtype, if by_channels { self.load } else { 1 }), at));
         let columns_of_rows = by_channels.then_some(channels);
         let y = Outputs::new(k, self.output, 4, self.epilogue.as_deref().zip(epilogue), columns_of_rows);
 
@@ -282,28 +308,29 @@ impl Family for Depthwise {
                 column: place.column * along - windows[1].before,
                 lengths: [windows[0].input, windows[1].input],
                 quads: self.quads,
-                padding,
+                load: self.load,
+                padding: (!self.reads_nearest()).then_some(padding),
             };
             let loaded = RefCell::new(vec![None; (height * width) as usize]);
             let channel = place.channel;
             let factors = weight.map(|(weight, at)| Factors { k, weight, at, channel, loaded });
-            let folded: Vec<_> = (0..rows * fours).map(|_| k.var(padding.splat(4))).collect();
-            // A quad of inputs is loaded as one, or it is made of neighbouring columns.
-            let each = if by_channels { 1 } else { 4 };
+            // The quads of channels, and the columns of a quad.
+            let (quads, each) = if by_channels { (self.load / 4, 1) } else { (1, 4) };
+            let folded: Vec<_> = (0..rows * fours * quads).map(|_| k.var(padding.splat(4))).collect();
             for row in 0..(rows - 1) * down + height {
                 let loaded = input.row(row, (fours * each - 1) * along + width);
-                let four = |first: u32| {
-                    let elements: Vec<_> = (0..each).map(|e| loaded[(first + e * along) as usize]).collect();
-                    if by_channels { elements[0] } else { k.vector(&elements) }
+                let quad = |first: u32, quad: u32| match by_channels {
+                    true => loaded[first as usize][quad as usize],
+                    false => k.vector(&[0, 1, 2, 3].map(|e| loaded[(first + e * along) as usize][0])),
                 };
                 // The outputs that this row of inputs belongs to, and the row of the kernel that it meets there.
                 let met = (0..rows).filter_map(|r| Some((r, row.checked_sub(r * down).filter(|&tap| tap < height)?)));
                 for (r, tap) in met.flat_map(|(r, row)| (0..width).map(move |column| (r, row * width + column))) {
-                    let factor = factors.as_ref().map(|factors| factors.of_tap(tap));
-                    for c in 0..fours {
-                        let folded = &folded[(r * fours + c) as usize];
-                        let element = four(c * each * along + tap % width);
-                        folded.set(match factor {
+                    let factors = factors.as_ref().map(|factors| factors.of_tap(tap));
+                    for (c, q) in (0..fours).flat_map(|c| (0..quads).map(move |q| (c, q))) {
+                        let folded = &folded[((r * fours + c) * quads + q) as usize];
+                        let element = quad(c * each * along + tap % width, q);
+                        folded.set(match factors.as_ref().map(|factors| factors[q as usize]) {
                             None => folded.get().max(element),
                             Some(factor) if element.ty().is_float() => element.fma(factor, folded.get()),
                             Some(factor) => folded.get() + element * factor,
@@ -311,31 +338,44 @@ impl Family for Depthwise {
                     }
                 }
             }
-            for (i, result) in (0..).zip(&folded) {
+            for (i, results) in (0..).zip(folded.chunks(quads as usize)) {
                 let (row, column) = (place.row + i / fours, place.column + i % fours * each);
                 k.when(row.lt(windows[0].output) & column.lt(windows[1].output), || {
-                    y.store(k, self.index(&place, channels, &windows, [row, column]), result.get());
+                    let first = self.index(&place, channels, &windows, [row, column]);
+                    let is_padding = self.reads_nearest().then(|| {
+                        let [rows, columns] = [(row, 0), (column, 1)].map(|(output, axis)| {
+                            let start = output * self.stride[axis] - windows[axis].before;
+                            let behind = start.bitcast(Type::I32).ge(windows[axis].input.bitcast(Type::I32));
+                            behind | (start + (self.kernel[axis] - 1)).bitcast(Type::I32).lt(0)
+                        });
+                        rows | columns
+                    });
+                    for (quad, result) in (0..).zip(results) {
+                        let result = is_padding.map_or(result.get(), |is| is.select(padding.splat(4), result.get()));
+                        y.store(k, first + 4 * quad, result);
+                    }
                 });
             }
         });
     }
 
     fn samples() -> Vec<Self> {
-        let sample = |dtype, quads, kernel, stride, tile| Depthwise {
+        let sample = |dtype, quads, load, kernel, stride, tile| Depthwise {
             op: DepthwiseOp::Convolution,
             dtype,
             output: dtype,
             quads,
+            load,
             kernel: [kernel; 2],
             stride: [stride; 2],
             tile,
             epilogue: None,
         };
         let samples = [
-            sample(DType::F32, QuadAxis::Channels, 3, 1, [2, 4]),
-            sample(DType::F16, QuadAxis::Channels, 5, 2, [1, 2]),
-            sample(DType::F16, QuadAxis::Columns(Some(3)), 3, 1, [2, 1]),
-            sample(DType::I32, QuadAxis::Columns(None), 3, 2, [1, 1]),
+            sample(DType::F32, QuadAxis::Channels, 4, 3, 1, [2, 4]),
+            sample(DType::F16, QuadAxis::Channels, 8, 5, 2, [1, 2]),
+            sample(DType::F16, QuadAxis::Columns(7), 8, 3, 1, [2, 1]),
+            sample(DType::I32, QuadAxis::Columns(0), 1, 3, 2, [1, 1]),
         ];
         let finished = samples[0].with_epilogue(epilogue::sample());
         let max = [0, 2].map(|i: usize| Depthwise { op: DepthwiseOp::Max, ..samples[i].clone() });

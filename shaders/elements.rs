@@ -301,6 +301,27 @@ impl<'k> Quads<'k> {
     }
 }
 
+/// A buffer of 16-bit elements that is read eight elements at a time, at multiples of eight.
+#[derive(Clone, Copy)]
+pub(super) struct Octets<'k> {
+    array: Array<'k>,
+    dtype: DType,
+}
+
+impl<'k> Octets<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Octets { array: k.buffer(name, Type::vec4(Scalar::U32), Access::Read), dtype }
+    }
+
+    /// Loads the elements from `8 * octet` on, widened to the type they are computed in, as two vectors.
+    pub fn load(self, k: &'k KernelBuilder, octet: Value<'k>) -> [Value<'k>; 2] {
+        let words = self.array.load(octet);
+        let quad =
+            |first| k.vector(&[first, first + 1].map(|word| unpack_halves(self.dtype, words.lane(word))).concat());
+        [quad(0), quad(2)]
+    }
+}
+
 /// A buffer of elements of one, two, four or eight bytes, whatever their dtype.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {
@@ -390,6 +411,10 @@ pub(crate) struct Strides<'k> {
 impl<'k> Grid<'k> {
     pub fn new(lengths: Vec<Value<'k>>) -> Self {
         Grid { lengths }
+    }
+
+    pub fn lengths(&self) -> &[Value<'k>] {
+        &self.lengths
     }
 
     /// The length of the innermost axis.

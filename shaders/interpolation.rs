@@ -34,8 +34,8 @@ pub(super) fn cubic_weights<'k>(a: Value<'k>, t: Value<'k>) -> [Value<'k>; 4] {
     [a * t * s * s, near(t), near(s), a * s * t * t]
 }
 
-/// Returns the weighted sums of elements, four sums at a time. The taps of each axis, outermost first, lead from
-/// `index` to the elements.
+/// Returns the weighted sum of elements, or four sums for a vector of indices. The taps of each axis, outermost first,
+/// lead from `index` to the elements.
 pub(super) fn combined<'k>(
     k: &'k KernelBuilder,
     x: Elements<'k>,
@@ -44,7 +44,7 @@ pub(super) fn combined<'k>(
     axes: &[Vec<Tap<'k>>],
 ) -> Value<'k> {
     let Some((taps, inner)) = axes.split_first() else {
-        let elements = x.gather_lanes(k, index);
+        let elements = if index.ty().lanes == 1 { x.load(index) } else { x.gather_lanes(k, index) };
         return inside.map_or(elements, |inside| inside.select(elements, 0.0));
     };
     let terms = taps.iter().map(|tap| {

@@ -1,7 +1,8 @@
-//! Resizes axes by interpolation. Each invocation computes four consecutive elements of the output.
+//! Resizes axes by interpolation. Each invocation computes four consecutive elements of the output, or these four of
+//! several planes. A plane is what the resized axes hold.
 
 use super::Family;
-use super::elements::{Elements, Quads, quad_indices};
+use super::elements::{Elements, Quads, quad_indices, take_apart};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use super::parameters::{Bits, Each, Float, Form, Lengths, Size, View, parameters, times};
 use crate::base::dtype::DType;
@@ -21,6 +22,12 @@ pub(crate) struct Resize {
     /// The number of axes, and how many of the last ones are resized.
     pub rank: usize,
     pub resized: usize,
+    /// Whether an invocation computes the same elements of several planes, as it finds their places once for all of
+    /// them. The last axis of the output has a multiple of four elements then, and one axis is not resized.
+    pub by_planes: bool,
+    /// How many inputs the second, third and fourth output of such a quad are behind the first one along the last axis,
+    /// if this is the same for all quads. An input that several of them combine is then loaded once.
+    pub steps: Option<[u32; 3]>,
 }
 
 parameters! {
@@ -29,6 +36,8 @@ parameters! {
     device: Declared;
     /// The number of elements of the output.
     count: Size,
+    /// The number of planes that an invocation computes.
+    planes: Option<Size> = config.by_planes.then_some(Size),
     /// The lengths of the output's axes.
     lengths: Lengths = Lengths(config.rank),
     x: View = View(config.rank),
@@ -44,6 +53,16 @@ impl Resize {
         match (self.interpolation, self.dtype) {
             (Interpolation::Linear | Interpolation::Cubic, DType::F64) => Scalar::F64,
             _ => Scalar::F32,
+        }
+    }
+
+    /// Returns the weights of the inputs around a place that is `t` behind an input, and the first of these inputs,
+    /// counted from that one. The nearest one has no weight.
+    fn weights<'k>(&self, a: Option<Value<'k>>, t: Value<'k>) -> (i32, Vec<Option<Value<'k>>>) {
+        match (self.interpolation, a) {
+            (Interpolation::Nearest, _) => (0, vec![None]),
+            (Interpolation::Cubic, Some(a)) => (-1, cubic_weights(a, t).map(Some).to_vec()),
+            _ => (0, linear_weights(t).map(Some).to_vec()),
         }
     }
 }
@@ -83,53 +102,98 @@ impl<'k> Line<'k> {
 
     /// Returns the elements along this axis that output element `i` combines.
     fn taps(&self, config: &Resize, a: Option<Value<'k>>, stride: Value<'k>, i: Value<'k>) -> Vec<Tap<'k>> {
-        let last = self.length - 1;
         let [whole, t] = self.place(i, config.weight_scalar());
-        let (first, weights) = match (config.interpolation, a) {
-            (Interpolation::Nearest, _) => (0, vec![None]),
-            (Interpolation::Cubic, Some(a)) => (-1, cubic_weights(a, t).map(Some).to_vec()),
-            _ => (0, linear_weights(t).map(Some).to_vec()),
-        };
-        let tap = |(n, weight)| {
-            let place = (whole + n).max(0).convert(Scalar::U32).min(last);
-            Tap { offset: place * stride, inside: None, weight }
-        };
+        let (first, weights) = config.weights(a, t);
+        let tap = |(n, weight)| Tap { offset: self.offset(whole + n, stride), inside: None, weight };
         (first..).zip(weights).map(tap).collect()
+    }
+
+    /// Returns the offset of the input at a place, or of the nearest one if the place is outside.
+    fn offset(&self, place: Value<'k>, stride: Value<'k>) -> Value<'k> {
+        place.max(0).convert(Scalar::U32).min(self.length - 1) * stride
     }
 }
 
 impl Family for Resize {
     fn name(&self) -> String {
-        format!("resize({}, {:?}, {} of {})", self.dtype, self.interpolation, self.resized, self.rank).to_lowercase()
+        let Resize { dtype, interpolation, rank, resized, .. } = self;
+        let planes = if self.by_planes { ", by planes" } else { "" };
+        let steps = self.steps.map_or_else(String::new, |[b, c, d]| format!(", steps 0-{b}-{c}-{d}"));
+        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
         WORKGROUP
     }
 
-    fn write(&self, k: &KernelBuilder) {
-        let Declared { count, lengths, x: x_at, lines, a } = self.declare(k);
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let Declared { count, planes, lengths, x: x_at, lines, a } = self.declare(k);
         let nearest = self.interpolation == Interpolation::Nearest;
         let x = if nearest { Elements::moved(k, "x", self.dtype) } else { Elements::input(k, "x", self.dtype) };
         let y = Quads::output(k, "y", if nearest { self.dtype.moved() } else { self.dtype });
 
-        let quad = k.global_index();
-        k.when((quad * 4).lt(count), || {
-            let places = lengths.coordinates(quad_indices(k, quad, count));
-            let (kept, resized) = places.split_at(self.rank - self.resized);
-            let taps: Vec<Vec<Tap>> = (lines.iter().zip(resized).enumerate())
-                .map(|(n, (line, &i))| line.taps(self, a, x_at.stride(self.resized - n), i))
-                .collect();
+        let taps_at = |resized: &[Value<'k>]| -> Vec<Vec<Tap<'k>>> {
+            let axes = lines.iter().zip(resized).enumerate();
+            axes.map(|(n, (line, &i))| line.taps(self, a, x_at.stride(self.resized - n), i)).collect()
+        };
+        let store = |quad, first: Value<'k>, taps: &[Vec<Tap<'k>>]| {
             if nearest {
-                let index = taps.iter().flatten().fold(x_at.at(kept), |index, tap| index + tap.offset);
+                let index = taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
                 return y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| index.lane(lane)).map(|index| x.load(index)));
             }
-            y.store(k, quad, combined(k, x, x_at.at(kept), None, &taps));
+            y.store(k, quad, combined(k, x, first, None, taps));
+        };
+        let Some(own) = planes else {
+            let quad = k.global_index();
+            k.when((quad * 4).lt(count), || {
+                let places = lengths.coordinates(quad_indices(k, quad, count));
+                let (kept, resized) = places.split_at(self.rank - self.resized);
+                store(quad, x_at.at(kept), &taps_at(resized));
+            });
+            return;
+        };
+        let [planes, outer @ .., columns] = lengths.lengths() else { return };
+        let sizes = [outer, &[*columns / 4]].concat();
+        let (block, places) = take_apart(k.global_index(), &sizes);
+        k.when((block * own).lt(*planes), || {
+            let Some(((quad, rows), along)) = places.split_last().zip(lines.last()) else { return };
+            let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
+            let each_plane = |store: &dyn Fn(Value<'k>, Value<'k>)| {
+                k.for_range(block * own, (block * own + own).min(*planes), |plane| {
+                    let quad = sizes.iter().zip(&places).fold(plane, |index, (&size, &place)| index * size + place);
+                    store(quad, x_at.at(&[plane]));
+                });
+            };
+            let Some([second, third, fourth]) = self.steps else {
+                let taps = taps_at(&[rows, &[columns]].concat());
+                return each_plane(&|quad, first| store(quad, first, &taps));
+            };
+            let rows = taps_at(rows);
+            let [whole, t] = along.place(columns, self.weight_scalar());
+            let (first, weights) = self.weights(a, t);
+            let weights: Vec<_> = weights.into_iter().map(|weight| weight.map(Value::opaque)).collect();
+            let offset = |n: usize| along.offset(whole.lane(0) + (first + n as i32), x_at.stride(1));
+            let offsets: Vec<_> = (0..fourth as usize + weights.len()).map(offset).collect();
+            let steps = [0, second, third, fourth].map(|step| step as usize);
+            each_plane(&|quad, first| {
+                if nearest {
+                    let first = rows.iter().flatten().fold(first, |index, tap| index + tap.offset);
+                    return y.store_lanes(k, quad, steps.map(|step| x.load(first + offsets[step])));
+                }
+                let inputs: Vec<_> = offsets.iter().map(|&at| combined(k, x, first + at, None, &rows)).collect();
+                let terms = weights
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(n, &weight)| Some(weight? * k.vector(&steps.map(|step| inputs[step + n]))));
+                let Some(sum) = terms.reduce(|sum, term| sum + term) else { return };
+                y.store(k, quad, sum);
+            });
         });
     }
 
     fn samples() -> Vec<Self> {
-        let sample = |dtype, interpolation| Resize { dtype, interpolation, rank: 3, resized: 2 };
+        let sample =
+            |dtype, interpolation| Resize { dtype, interpolation, rank: 3, resized: 2, by_planes: false, steps: None };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
             samples.push(sample(dtype, Interpolation::Nearest));
@@ -137,6 +201,10 @@ impl Family for Resize {
         for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
             samples.extend([Interpolation::Linear, Interpolation::Cubic].map(|way| sample(dtype, way)));
         }
+        let by_planes: Vec<_> = samples.iter().map(|sample| Resize { by_planes: true, ..sample.clone() }).collect();
+        let by_two = by_planes.iter().map(|sample| Resize { steps: Some([1, 1, 2]), ..sample.clone() });
+        samples.extend(by_two.collect::<Vec<_>>());
+        samples.extend(by_planes);
         samples
     }
 }

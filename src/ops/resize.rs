@@ -13,6 +13,16 @@ use crate::kernels::parameters::Strided;
 use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, WORKGROUP};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
+use crate::tuning;
+
+/// The most planes that an invocation computes.
+const MOST_PLANES: usize = 8;
+
+/// The most inputs between the first and the last output of a quad, if each is loaded once.
+const MOST_STEPS: u32 = 6;
+
+/// With fewer invocations than this for each compute unit, an invocation computes fewer planes.
+const BUSY: usize = 512;
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -290,13 +300,27 @@ impl Tensor {
             ResizeMode::Linear => (Interpolation::Linear, None),
             ResizeMode::Cubic(a) => (Interpolation::Cubic, Some(a)),
         };
+        let by_planes = lengths.len() <= 1 && shape.last().is_some_and(|columns| columns.is_multiple_of(4));
+        if by_planes && lengths.is_empty() {
+            lengths.push(1);
+            strides.push(0);
+        }
         let rank = lengths.len() + lines.len();
-        let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
+        let steps = lines.last().filter(|_| by_planes).and_then(|line| line.rounded(config.mode).steps());
+        let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len(), by_planes, steps };
         if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
+            let planes = if by_planes { lengths[0] } else { 1 };
+            let quads = (elements / planes).div_ceil(4);
+            // A GPU needs many invocations.
+            let busy = match self.device().tuning().loads.several {
+                true => tuning::compute_units(self.device().info().compute_units) * BUSY,
+                false => 1,
+            };
+            let own = (quads * planes / busy).clamp(1, MOST_PLANES).min(planes);
             lengths.extend_from_slice(&shape[kept..]);
             strides.extend_from_slice(&self.strides()[kept..]);
             let line = |(axis, line): (usize, &Line)| {
@@ -310,13 +334,14 @@ impl Tensor {
             };
             let parameters = Parameters {
                 count: elements,
+                planes: by_planes.then_some(own),
                 lengths,
                 x: Strided { offset: self.layout().offset, strides },
                 lines: (kept..).zip(lines).map(line).collect::<Result<_>>()?,
                 a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
             };
             let buffers = [self.buffer()?, &output];
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            let groups = (quads * planes.div_ceil(own)).div_ceil(WORKGROUP as usize);
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
@@ -378,6 +403,14 @@ impl Line {
             }
             _ => self,
         }
+    }
+
+    /// Returns how many inputs the second, third and fourth of four outputs are behind the first one, if this is the
+    /// same for every quad, and few.
+    fn steps(self) -> Option<[u32; 3]> {
+        let place = |i: i128| (self.slope * i + self.start).div_euclid(self.unit);
+        let steps = [1, 2, 3].map(|i| (place(i) - place(0)) as u32);
+        ((4 * self.slope) % self.unit == 0 && steps[2] <= MOST_STEPS).then_some(steps)
     }
 
     /// Returns the line and the input's length as the kernel takes them; `None` if they do not fit 32 bits.

@@ -25,8 +25,8 @@ fn cells_of(page: &str) -> Cells {
     cells.collect()
 }
 
-/// Operations by dtypes, and the devices on which all cases pass, as Markdown. The quick tier does not try all dtypes of
-/// an operation on all devices: what it leaves out stays as it is on the page.
+/// Operations by dtypes, and the devices on which all cases pass, as Markdown. The quick tier does not try all dtypes
+/// of an operation on all devices: what it leaves out stays as it is on the page.
 fn operations(page: &str) -> String {
     let counts = report::counts();
     let known = if full_tier() { Cells::new() } else { cells_of(page) };

@@ -6,7 +6,7 @@ use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{ensure_close, ensure_sum, numbers, places};
 use anyhow::Result;
 use marquetry::nn::Conv2d;
-use marquetry::{ConvConfig, DType, Device, PoolConfig, Tensor};
+use marquetry::{ConvConfig, DType, Device, PoolConfig, ResizeConfig, Tensor};
 
 /// A convolution of square images. Its padding keeps their size, if the stride is 1.
 #[derive(Clone, Copy)]
@@ -53,6 +53,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     }
     for dtype in [DType::F16, DType::F32] {
         cases.extend([false, true].map(|channels_last| max_pool([images, 64, 112, 112], dtype, channels_last)));
+        cases.push(resize([images, 64, 56, 56], dtype));
     }
     cases
 }
@@ -84,6 +85,38 @@ fn max_pool(shape: [usize; 4], dtype: DType, channels_last: bool) -> Case {
                 Ok(())
             };
             Ok(Prepared::alone(move |_| image.max_pool2d(&windows), check))
+        }),
+    }
+}
+
+/// The bilinear resizing to twice the size in networks that segment images.
+fn resize(shape: [usize; 4], dtype: DType) -> Case {
+    let [images, channels, side, _] = shape;
+    let inputs = images * channels * side * side;
+    Case {
+        name: format!("resize {dtype} {images}x{channels}x{side}^2, linear by 2"),
+        cost: Cost::of_memory(5 * inputs * dtype.size_in_bytes()),
+        rate: Rate::Bytes,
+        bound: Bound::Fma,
+        prepare: Box::new(move |device| {
+            let x = random_image(shape, 1.0, dtype, false, device)?;
+            let image = x.clone();
+            let check = move |y: &Tensor| {
+                // Output 2 i + 1 is a quarter of the way from input i to the next one, along both axes.
+                for (image, place) in places(images).into_iter().zip(places(side - 1)) {
+                    let around = x.narrow(0, image, 1)?.narrow(1, image % channels, 1)?;
+                    let around = numbers(&around.narrow(2, place, 2)?.narrow(3, place, 2)?)?;
+                    let found = y.narrow(0, image, 1)?.narrow(1, image % channels, 1)?;
+                    let found = numbers(&found.narrow(2, 2 * place + 1, 1)?.narrow(3, 2 * place + 1, 1)?)?;
+                    let weights = [9.0 / 16.0, 3.0 / 16.0, 3.0 / 16.0, 1.0 / 16.0];
+                    let expected = around.iter().zip(weights).map(|(element, weight)| element * weight).sum();
+                    // The sum may be rounded three times, and the result once to its dtype.
+                    let bound = if dtype == DType::F16 { 2f64.powi(-9) } else { 2f64.powi(-20) };
+                    ensure_close(&format!("element {place} of image {image}"), found[0], expected, bound)?;
+                }
+                Ok(())
+            };
+            Ok(Prepared::alone(move |_| image.resize((2 * side, 2 * side), ResizeConfig::LINEAR), check))
         }),
     }
 }

@@ -21,7 +21,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     }
     // Matrix units multiply bytes faster than halves.
     cases.push(square(DType::I8, sizes.narrow_products[0], RowMajor, RowMajor));
-    cases.push(chain(512));
+    cases.extend([256, 512, 1024].map(chain));
     for columns in sizes.layers {
         cases.extend([RowMajor, Transposed].map(|order| layer(sizes, columns, order)));
     }

@@ -364,6 +364,22 @@ pub fn add(suite: &mut Suite) {
             check_resize(&many, &[3, 1, 3], resizing)
         });
     }
+    for (resizing, dtype) in [
+        (Resizing::NEAREST, DType::U8),
+        (Resizing::NEAREST, DType::I64),
+        (Resizing::LINEAR, DType::F16),
+        (Resizing::CUBIC, DType::F32),
+    ] {
+        suite.add(op(resizing), format!("{dtype}::planes"), move |device| {
+            // Places are found once for several planes. The last invocations have fewer of them.
+            for (shape, layout) in [([19, 3, 5], Layout::Contiguous), ([9, 5, 3], Layout::Sliced)] {
+                let input = shaped("resize", &shape, layout, dtype, domain(resizing), device)?;
+                check_resize(&input, &[7, 12], resizing)?;
+                check_resize(&input, &[4], resizing)?;
+            }
+            Ok(())
+        });
+    }
     suite.add("upsample_nearest1d", "u8::names", |device| {
         let input = shaped("resize", &[3, 5], Layout::Contiguous, DType::U8, Domain::Special, device)?;
         let (values, _) = resize(&input.values, &[Resized::to(5, 11)], Resizing::NEAREST);
