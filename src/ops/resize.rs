@@ -300,7 +300,8 @@ impl Tensor {
             ResizeMode::Linear => (Interpolation::Linear, None),
             ResizeMode::Cubic(a) => (Interpolation::Cubic, Some(a)),
         };
-        let by_planes = lengths.len() <= 1 && shape.last().is_some_and(|columns| columns.is_multiple_of(4));
+        let quads_of_columns = shape.last().is_some_and(|columns| columns.is_multiple_of(4));
+        let by_planes = elements > 0 && lengths.len() <= 1 && quads_of_columns;
         if by_planes && lengths.is_empty() {
             lengths.push(1);
             strides.push(0);
