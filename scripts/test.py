@@ -152,7 +152,10 @@ class Program:
 
     def execute(self, environment: dict):
         start = time.monotonic()
-        self.failures = self.failures_of(environment | fill(self.run.variables))
+        try:
+            self.failures = self.failures_of(environment | fill(self.run.variables))
+        except OSError as error:
+            self.failures = [f"{shlex.join(self.command)}: {error}"]
         self.seconds = round(time.monotonic() - start)
         self.lines.put(None)
 
@@ -192,6 +195,8 @@ def programs_of(run: Run, built: dict[tuple, list[str]]) -> list[Program]:
         return [Program(run, [path, *run.filters]) for path in paths]
     # Without the hash that cargo appends.
     named = {Path(path).name.rpartition("-")[0]: path for path in paths}
+    if missing := set(run.longest) - named.keys():
+        refuse(f"run `{run.name}`: `longest` names {', '.join(missing)}; there are {', '.join(sorted(named))}")
     order = [*run.longest, *sorted(named.keys() - set(run.longest))]
     programs = [Program(run, [named[name]], name) for name in order]
     documentation = Program(run, [*CARGO, "test", "--all-features", "--doc"], "documentation")

@@ -152,11 +152,13 @@ impl Family for Resize {
             });
             return;
         };
-        let [planes, outer @ .., columns] = lengths.lengths() else { return };
+        let [planes, outer @ .., columns] = lengths.lengths() else { unreachable!("planes have an axis") };
         let sizes = [outer, &[*columns / 4]].concat();
         let (block, places) = take_apart(k.global_index(), &sizes);
         k.when((block * own).lt(*planes), || {
-            let Some(((quad, rows), along)) = places.split_last().zip(lines.last()) else { return };
+            let Some(((quad, rows), along)) = places.split_last().zip(lines.last()) else {
+                unreachable!("an axis is resized")
+            };
             let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
             let each_plane = |store: &dyn Fn(Value<'k>, Value<'k>)| {
                 k.for_range(block * own, (block * own + own).min(*planes), |plane| {
@@ -185,7 +187,7 @@ impl Family for Resize {
                     .iter()
                     .enumerate()
                     .filter_map(|(n, &weight)| Some(weight? * k.vector(&steps.map(|step| inputs[step + n]))));
-                let Some(sum) = terms.reduce(|sum, term| sum + term) else { return };
+                let Some(sum) = terms.reduce(|sum, term| sum + term) else { unreachable!("inputs have weights") };
                 y.store(k, quad, sum);
             });
         });

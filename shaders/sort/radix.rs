@@ -158,7 +158,7 @@ impl Family for SortScatter {
         let member = Team::Workgroup(lanes).join(k).in_subgroups(self.subgroup);
         let block = Block::new(member, each, count);
 
-        // Elements come after those of lower digits, and after those of their digit in earlier blocks.
+        // An element comes after all elements of lower digits. Of its own digit, elements of earlier blocks come first.
         let targets = k.workgroup_array(Type::U32, DIGITS);
         k.for_step(member.lane, DIGITS, lanes, |digit| {
             let before = digit * per_row + number;

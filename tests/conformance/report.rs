@@ -23,6 +23,12 @@ pub type Key = (&'static str, Option<DType>, &'static str);
 
 static COUNTS: Mutex<BTreeMap<Key, Count>> = Mutex::new(BTreeMap::new());
 
+/// The dtype that a variant begins with.
+pub fn dtype_of(variant: &str) -> Option<DType> {
+    let first = variant.split(|c: char| !c.is_alphanumeric()).next();
+    DType::ALL.into_iter().find(|dtype| Some(dtype.name()) == first)
+}
+
 /// A case at its end.
 pub fn ended(
     op: &'static str,
@@ -31,10 +37,8 @@ pub fn ended(
     time: Duration,
     outcome: Result<(), Option<&'static str>>,
 ) {
-    let first = variant.split(|c: char| !c.is_alphanumeric()).next();
-    let dtype = DType::ALL.into_iter().find(|dtype| Some(dtype.name()) == first);
     let mut counts = COUNTS.lock().unwrap();
-    let count = counts.entry((op, dtype, device)).or_default();
+    let count = counts.entry((op, dtype_of(variant), device)).or_default();
     match outcome {
         Err(Some(feature)) => count.missing = Some(feature),
         _ => count.started += 1,

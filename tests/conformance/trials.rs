@@ -81,14 +81,13 @@ fn is_tried(case: &Case, first: First, device: &str) -> bool {
     if first == First::OfOperation || full_tier() || !devices::are_all_selected() {
         return true;
     }
-    let dtype = DType::ALL.into_iter().find(|dtype| case.variant.starts_with(dtype.name()));
-    let rarity = match dtype {
-        _ if first == First::OfDtype => 1,
+    let of_dtype = match report::dtype_of(&case.variant) {
         Some(DType::F32) | None => 1,
         Some(DType::F16) => 2,
         Some(_) => 4,
     };
-    let rarity = if first == First::Not && HEAVY.contains(&case.op) { 2 * rarity } else { rarity };
+    let of_operation = if HEAVY.contains(&case.op) { 2 } else { 1 };
+    let rarity = if first == First::OfDtype { 1 } else { of_dtype * of_operation };
     let number = number(&format!("{}::{}", case.op, case.variant));
     match device {
         "vulkan" => number.is_multiple_of(2 * rarity),

@@ -123,6 +123,9 @@ const FOURS: Problem = Problem {
     ..PLAIN
 };
 
+/// The same with windows that are wholly padding.
+const FAR_FOURS: Problem = Problem { slide: Slide { padding: [(0, 0), (4, 1), (1, 5)], ..FOURS.slide }, ..FOURS };
+
 /// Whether the quick tier tests fours with a dtype: with one of each size.
 fn is_of_fours(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::I8)
@@ -346,7 +349,8 @@ pub fn add(suite: &mut Suite) {
                 continue;
             }
             suite.add(op, format!("{dtype}::channels_last"), move |device| {
-                for problem in [Problem { slide: PADDED, ..PLAIN }, FOURS, Problem { outer: [2, 6], ..FOURS }] {
+                let six_channels = Problem { outer: [2, 6], ..FOURS };
+                for problem in [Problem { slide: PADDED, ..PLAIN }, FOURS, FAR_FOURS, six_channels] {
                     let shape = problem.shape(axes);
                     let x = shaped(op, &shape, ChannelsLast, dtype, operation.domain(), device)?;
                     operation.check(&problem, &x)?;
