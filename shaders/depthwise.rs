@@ -66,8 +66,8 @@ parameters! {
 }
 
 impl Depthwise {
-    /// Whether the elements beside the padding stand for it. They change no maximum of a window that reaches into it,
-    /// but a window within the padding needs care.
+    /// Whether the elements beside the padding stand for it. They change no maximum: padding is shorter than a window,
+    /// so each window that reaches into it holds them.
     fn reads_nearest(&self) -> bool {
         self.op == DepthwiseOp::Max && self.quads == QuadAxis::Channels
     }
@@ -342,18 +342,7 @@ impl Family for Depthwise {
                 let (row, column) = (place.row + i / fours, place.column + i % fours * each);
                 k.when(row.lt(windows[0].output) & column.lt(windows[1].output), || {
                     let first = self.index(&place, channels, &windows, [row, column]);
-                    let is_padding = self.reads_nearest().then(|| {
-                        let [rows, columns] = [(row, 0), (column, 1)].map(|(output, axis)| {
-                            let start = output * self.stride[axis] - windows[axis].before;
-                            let behind = start.bitcast(Type::I32).ge(windows[axis].input.bitcast(Type::I32));
-                            behind | (start + (self.kernel[axis] - 1)).bitcast(Type::I32).lt(0)
-                        });
-                        rows | columns
-                    });
-                    for (quad, result) in (0..).zip(results) {
-                        let result = is_padding.map_or(result.get(), |is| is.select(padding.splat(4), result.get()));
-                        y.store(k, first + 4 * quad, result);
-                    }
+                    (0..).zip(results).for_each(|(quad, result)| y.store(k, first + 4 * quad, result.get()));
                 });
             }
         });
