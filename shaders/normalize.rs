@@ -392,8 +392,10 @@ impl<'k> Row<'k> {
         let own = match &self.numbers {
             // On software devices an exponential costs more than another pass.
             Numbers::Memory(load, turn @ Turn::Single) => {
-                let most = self.member.k.var(load(self.member.k.u32(0)));
-                self.member.each_turn(*turn, self.length, |places| most.set(most.get().larger(load(places[0]))));
+                let most = self.member.k.var(self.together(vec![load(self.member.k.u32(0))], Value::larger));
+                self.member.each_turn(*turn, self.length, |places| {
+                    most.set(most.get().larger(self.together(vec![load(places[0])], Value::larger)));
+                });
                 most.get()
             }
             Numbers::Memory(load, turn) => {
@@ -437,7 +439,8 @@ impl<'k> Row<'k> {
         let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
             Numbers::Memory(load, turn) => {
-                return member.sum(k.number(self.ty, 0), *turn, [k.u32(0), self.length], |j| load(j));
+                let term = |j| self.together(vec![load(j)], |a, b| a + b);
+                return member.sum(k.number(self.ty, 0), *turn, [k.u32(0), self.length], term);
             }
             Numbers::Registers(numbers) => numbers,
         };

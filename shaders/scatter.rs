@@ -39,6 +39,11 @@ impl ScatterOp {
             _ => false,
         }
     }
+
+    /// True if elements are combined by sums of `f32`.
+    pub fn adds_floats(self, dtype: DType) -> bool {
+        self == ScatterOp::Add && dtype.widened() == DType::F32
+    }
 }
 
 /// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it. An index out of range does nothing. Its buffers
@@ -49,6 +54,8 @@ pub(crate) struct Scatter {
     pub dtype: DType,
     pub index: DType,
     pub rank: usize,
+    /// Whether the device adds up floats in memory by itself.
+    pub float_atomics: bool,
 }
 
 parameters! {
@@ -89,7 +96,9 @@ impl Scatter {
 
 impl Family for Scatter {
     fn name(&self) -> String {
-        format!("scatter_{:?}({}, {}, {} axes)", self.op, self.dtype, self.index, self.rank).to_lowercase()
+        let Scatter { op, dtype, index, rank, .. } = self;
+        let how = if self.float_atomics { ", float atomics" } else { "" };
+        format!("scatter_{op:?}({dtype}, {index}, {rank} axes{how})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -165,6 +174,10 @@ impl Family for Scatter {
             }
             (ScatterOp::Add | ScatterOp::Max, Some(x_at), ..) => {
                 let x = Elements::moved(k, "x", self.dtype);
+                if self.float_atomics {
+                    let y = k.buffer("y", Type::F32, Access::ReadWrite);
+                    return named(&|place, at| _ = y.atomic_add(at, x.load(x_at.at(place))));
+                }
                 let y = k.buffer("y", Type::U32, Access::ReadWrite);
                 named(&|place, at| self.combine(k, y, at, x.load(x_at.at(place))));
             }
@@ -173,10 +186,14 @@ impl Family for Scatter {
     }
 
     fn samples() -> Vec<Self> {
-        let scatter = |op, dtype| Scatter { op, dtype, index: DType::U32, rank: 2 };
+        let scatter = |op, dtype| Scatter { op, dtype, index: DType::U32, rank: 2, float_atomics: false };
+        let sums = DType::ALL.into_iter().filter(|&dtype| ScatterOp::Add.adds_floats(dtype));
+        let sums: Vec<_> =
+            sums.map(|dtype| Scatter { float_atomics: true, ..scatter(ScatterOp::Add, dtype) }).collect();
         let of = |op| DType::ALL.map(|dtype| scatter(op, dtype));
         let found = [ScatterOp::Mark, ScatterOp::Link].map(|op| scatter(op, DType::U32));
-        [&of(ScatterOp::Replace)[..], &of(ScatterOp::Assign), &of(ScatterOp::Add), &of(ScatterOp::Max), &found].concat()
+        [&of(ScatterOp::Replace)[..], &of(ScatterOp::Assign), &of(ScatterOp::Add), &of(ScatterOp::Max), &found, &sums]
+            .concat()
     }
 }
 

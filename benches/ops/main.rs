@@ -5,6 +5,7 @@
 //! cargo bench -- vulkan/matmul                   cases whose path contains this text
 //! cargo bench -- --device webgpu --repeats 5
 //! cargo bench -- --check                         compares with the committed tables, and fails if a case fell
+//! cargo bench -- --sweep                         products and convolutions of many sizes; fails if one is a cliff
 //! ```
 //!
 //! A table of each device goes to the standard output and, with a JSON file, to `target/bench`. `measure.rs` says how
@@ -12,6 +13,7 @@
 
 mod case;
 mod ceilings;
+mod cliffs;
 mod close;
 mod compare;
 mod measure;
@@ -68,6 +70,9 @@ struct Args {
     /// Write the tables to docs/bench, for later comparisons
     #[arg(long, conflicts_with_all = ["check", "filters"])]
     save: bool,
+    /// Measure many sizes instead of the table, and fail if one takes longer than a larger one; to <output>/sizes
+    #[arg(long, conflicts_with = "check")]
+    sweep: bool,
     /// The folder with model.safetensors and tokenizer.json of all-MiniLM-L6-v2
     #[arg(long, env = "MARQUETRY_MINILM", default_value = "target/minilm")]
     model: PathBuf,
@@ -98,7 +103,9 @@ fn run(args: &Args) -> Result<()> {
         filters: &args.filters,
         kernels: args.kernels,
         model: &args.model,
+        sweep: args.sweep,
     };
+    let folder = |folder: &Path| if args.sweep { folder.join("sizes") } else { folder.into() };
     let (mut failures, mut compared, mut missing) = (Vec::new(), 0, Vec::new());
     for device in devices(args)? {
         let (report, wrong) = run::run(&device, &settings)?;
@@ -107,11 +114,14 @@ fn run(args: &Args) -> Result<()> {
             continue;
         }
         println!("{}", report.to_markdown());
-        let path = report.write(&args.output)?;
+        let path = report.write(&folder(&args.output))?;
         std::fs::write(path.with_extension("md"), report.to_markdown())?;
         eprintln!("written: {}, and .md", path.display());
         if args.save {
-            eprintln!("written: {}", report.write(Path::new(COMMITTED))?.display());
+            eprintln!("written: {}", report.write(&folder(Path::new(COMMITTED)))?.display());
+        }
+        if args.sweep {
+            failures.extend(cliffs::cliffs(&report).into_iter().map(|cliff| format!("{} {cliff}", report.device)));
         }
         if args.check {
             match check(&report)? {

@@ -5,7 +5,7 @@ use crate::ceilings::Ceilings;
 use crate::measure::{Measurement, Protocol};
 use crate::report::{CeilingFigure, Report, Row};
 use crate::statistics::{median, spread};
-use crate::table::{Sizes, cases};
+use crate::table::{self, Sizes};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use marquetry::Device;
@@ -19,6 +19,8 @@ pub struct Settings<'a> {
     /// Whether to print the kernels of a run.
     pub kernels: bool,
     pub model: &'a Path,
+    /// Whether to measure many sizes instead of the table.
+    pub sweep: bool,
 }
 
 /// The results of a case, one for each repeat.
@@ -34,7 +36,8 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
         let path = format!("{backend}/{}", case.name);
         settings.filters.is_empty() || settings.filters.iter().any(|filter| path.contains(filter))
     };
-    let cases = cases(device, settings.model)?.into_iter().filter(chosen);
+    let all = if settings.sweep { table::sweep(device) } else { table::cases(device, settings.model)? };
+    let cases = all.into_iter().filter(chosen);
     let mut series: Vec<Series> = cases.map(|case| Series { case, repeats: Vec::new() }).collect();
     if series.is_empty() {
         return Ok((report(device, settings, &[], &series), Vec::new()));

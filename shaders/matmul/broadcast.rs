@@ -1,6 +1,7 @@
 //! Products from registers, for software devices. Lanes broadcast the elements of `a` to each other. On these devices a
 //! load costs as much as ten products, whether all lanes load one element or each lane its own.
 
+use super::windows::Depth;
 use super::{Along, Matmul, Output, ProductBlock};
 use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
@@ -33,12 +34,12 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     let a = p.loader(config.a, "a", Width::Pairs(2));
     let b = p.loader(config.b, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
     let y = Output::new(p, config);
-    let (zero, lane) = (k.u32(0), k.subgroup_lane());
+    let (zero, lane, a_rows) = (k.u32(0), k.subgroup_lane(), p.a_lines());
 
     // Rows and columns beyond the edge repeat the last ones.
     let row = |row: Value<'k>| (p.first_row + row).min(p.m - 1);
-    let own_row = |rows: u32| row(lane / LANES % LANE_ROWS + rows * LANE_ROWS);
-    let a_lines: Vec<_> = (0..ROWS / LANE_ROWS).map(|rows| p.a.index(own_row(rows), zero) / quad).collect();
+    let own_row = |pair: u32| row(lane / LANES % LANE_ROWS + pair * LANE_ROWS);
+    let own_rows: Vec<_> = (0..ROWS / LANE_ROWS).map(|pair| a_rows.line(own_row(pair))).collect();
     let first_column = p.first_column + k.local_index() * 2;
     let columns = [first_column, first_column + 1];
     let b_lines: Vec<_> = match b_along {
@@ -56,26 +57,36 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     };
 
     let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
-    // Adds the products of `quads` times four depths.
-    let step = |first: Value<'k>, quads: u32| {
-        let place = if quads == 1 { first } else { first + lane % LANES };
-        let a: Vec<_> = a_lines.iter().map(|&line| a.load_each(line + place)).collect();
-        for lane in 0..quads {
-            for (depth, b) in load_b(first + lane).into_iter().enumerate() {
-                for (row, sums) in (0..).zip(&sums) {
-                    let own = a[(row / LANE_ROWS) as usize][depth];
-                    let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
-                    for (sum, b) in sums.iter().zip(b) {
-                        sum.set(p.add_product(sum.get(), a, b));
+    // Adds the products of a run of the depth, along which the rows' elements lie side by side. It is `before` behind the
+    // beginning of the columns. Both are counted in quads.
+    let add_run = |depth: &Depth<'k>, before: Value<'k>, quads: Value<'k>| {
+        let lines: Vec<_> = own_rows.iter().map(|row| a_rows.index(row, depth)).collect();
+        let lines: Vec<_> = lines.into_iter().map(|(index, inside)| (index / quad, inside)).collect();
+        let step = |first: Value<'k>, quads: u32| {
+            let place = if quads == 1 { first } else { first + lane % LANES };
+            let load_a = |&(line, inside): &(Value<'k>, Option<Value<'k>>)| -> Vec<Value<'k>> {
+                let numbers = a.load_each(line + place);
+                let Some(inside) = inside else { return numbers };
+                numbers.into_iter().map(|number| inside.select(number, k.number(number.ty(), 0))).collect()
+            };
+            let a: Vec<_> = lines.iter().map(load_a).collect();
+            for lane in 0..quads {
+                for (depth, b) in load_b(before + first + lane).into_iter().enumerate() {
+                    for (row, sums) in (0..).zip(&sums) {
+                        let own = a[(row / LANE_ROWS) as usize][depth];
+                        let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
+                        for (sum, b) in sums.iter().zip(b) {
+                            sum.set(p.add_product(sum.get(), a, b));
+                        }
                     }
                 }
             }
-        }
+        };
+        let whole = quads / LANES * LANES;
+        k.for_step(0, whole, LANES, |first| step(first, LANES));
+        k.for_range(whole, quads, |first| step(first, 1));
     };
-    let quads = p.depth / quad;
-    let whole = quads / LANES * LANES;
-    k.for_step(0, whole, LANES, |first| step(first, LANES));
-    k.for_range(whole, quads, |first| step(first, 1));
+    a_rows.each_run(k, p.depth, |depth, before, length| add_run(depth, before / quad, length / quad));
 
     // Stores both columns together, or one by one.
     let together = config.tile.stored_together();

@@ -571,8 +571,9 @@ impl Family for Matmul {
             k.use_matrices();
         }
         let problem = ProductBlock::new(k, self);
-        let is_block = matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..));
-        if self.windows.is_some() && !is_block {
+        let reads_windows =
+            matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..) | MatmulTile::Broadcast { .. });
+        if self.windows.is_some() && !reads_windows {
             k.fail("only blocks read windows");
         }
         match self.tile {
@@ -693,7 +694,9 @@ impl Family for Matmul {
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
         });
-        let of_windows: Vec<_> = in_registers.chain(on_units).collect();
+        let by_lanes = [(DType::F32, 2), (DType::F16, 1)]
+            .map(|(dtype, axes)| of_windows(dtype, MatmulTile::Broadcast { b: Along::Depth, pairs: true }, axes));
+        let of_windows: Vec<_> = in_registers.chain(on_units).chain(by_lanes).collect();
         let plain = portable.chain(units).chain(few_on_units).flat_map(written);
         let plain: Vec<Matmul> = plain.chain(packed).chain(of_windows).collect();
         // One of each kind of tile.

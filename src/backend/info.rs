@@ -206,6 +206,11 @@ pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
     there && crate::base::environment::settings().force.dot_products.unwrap_or(fast)
 }
 
+/// Returns whether kernels use a device's atomic sums of floats: unless `MARQUETRY_FORCE` says otherwise.
+pub(crate) fn uses_float_atomics(there: bool) -> bool {
+    there && !crate::base::environment::settings().force.no_float_atomics
+}
+
 /// Returns the vendor's name for a PCI vendor id.
 pub(crate) fn vendor_name(id: u32) -> String {
     match id {

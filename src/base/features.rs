@@ -22,6 +22,8 @@ pub struct Features {
     pub integer_dot_products: bool,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
+    /// Atomic sums of `f32` in buffers.
+    pub float_atomics: bool,
     /// Vulkan's own memory model. With it, workgroups of a kernel can hand results to each other.
     pub memory_model: bool,
     /// The device records when commands start and end: [`Device::profile`](crate::Device::profile).
@@ -93,6 +95,8 @@ impl Features {
             Some("integer dot products")
         } else if self.atomics && !available.atomics {
             Some("atomic operations")
+        } else if self.float_atomics && !available.float_atomics {
+            Some("atomic sums of floats")
         } else if self.memory_model && !available.memory_model {
             Some("Vulkan's memory model")
         } else if self.timestamps && !available.timestamps {
@@ -113,6 +117,7 @@ impl fmt::Display for Features {
             (self.matrix_units != MatrixUnits::default(), "matrix units"),
             (self.integer_dot_products, "integer dot products"),
             (self.atomics, "atomics"),
+            (self.float_atomics, "float atomics"),
             (self.memory_model, "memory model"),
             (self.timestamps, "timestamps"),
         ];

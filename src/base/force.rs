@@ -17,6 +17,8 @@ pub(crate) struct Force {
     pub copy_queue: Option<bool>,
     /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,
+    /// Whether kernels do without [atomic sums of floats](crate::Features::float_atomics).
+    pub no_float_atomics: bool,
     /// Whether products avoid matrix units.
     pub no_units: bool,
     /// Whether kernels on matrix units do without [reductions](crate::MatrixUnits::reductions).
@@ -31,8 +33,8 @@ impl Force {
     /// The values that are understood, for the error message.
     pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `submit-thread`, \
                                 `no-submit-thread`, `copy-queue`, `no-copy-queue`, `dot-products`, `no-dot-products`, \
-                                `no-units`, `no-reductions`, `units=` with a block, as in `units=128x128x128/64x64x1`, or `splits=` \
-                                with 1, 2, 4 or 8";
+                                `no-float-atomics`, `no-units`, `no-reductions`, `units=` with a block, as in \
+                                `units=128x128x128/64x64x1`, or `splits=` with 1, 2, 4 or 8";
 
     /// The numbers of parts into which products may cut the depth.
     pub const SPLITS: [usize; 4] = [1, 2, 4, 8];
@@ -51,6 +53,7 @@ impl Force {
                     "no-copy-queue" => force.copy_queue = Some(false),
                     "dot-products" => force.dot_products = Some(true),
                     "no-dot-products" => force.dot_products = Some(false),
+                    "no-float-atomics" => force.no_float_atomics = true,
                     "no-units" => force.no_units = true,
                     "no-reductions" => force.no_reductions = true,
                     _ => return None,
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn every_word_forces_something() {
         let block = |text| UnitBlock::parse(text).unwrap();
-        let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-units,no-reductions,units=128x128x128/64x64x1,\
+        let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-float-atomics,no-units,no-reductions,units=128x128x128/64x64x1,\
                     units=128x256x128/64x64x1 fragments, splits=4";
         let expected = Force {
             wgsl: true,
@@ -81,6 +84,7 @@ mod tests {
             submit_thread: Some(true),
             copy_queue: Some(true),
             dot_products: Some(true),
+            no_float_atomics: true,
             no_units: true,
             no_reductions: true,
             unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],

@@ -21,7 +21,7 @@ use crate::lazy::shared_buffers;
 use crate::tuning;
 
 /// At most this many rows or columns are treated as vectors, which do not fill blocks.
-const FEW_VECTORS: usize = 16;
+pub(super) const FEW_VECTORS: usize = 16;
 
 /// A batch of products in as few axes as possible.
 pub(crate) struct BatchedProduct {
@@ -293,14 +293,27 @@ impl BatchedProduct {
     /// Returns a tile whose lanes hand each other elements, if the device's subgroups allow it and both operands are
     /// read several elements at a time.
     pub fn broadcast(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
-        let [m, n, k] = self.sizes;
-        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
-        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
-        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
+        let [Some(_), Some(b)] = self.broadcast_readings() else { return None };
+        let pairs = self.sizes[1].is_multiple_of(2) && device.info().features.i64;
+        BatchedProduct::may_broadcast(device, dtype).then_some(MatmulTile::Broadcast { b, pairs })
+    }
+
+    /// Returns whether lanes hand each other elements of a dtype, as far as the operands lie in order for it.
+    pub fn may_broadcast(device: &Device, dtype: DType) -> bool {
         // Pairs of 32-bit elements are read as 64-bit integers.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
-        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
-        fits.then_some(MatmulTile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
+        pairs && device.tuning().matmul.blocks.is_empty() && device.info().has_eights_of_lanes()
+    }
+
+    /// Returns the axes along which lanes read both operands that they hand each other. `None` for an operand that does
+    /// not lie in order for it.
+    pub fn broadcast_readings(&self) -> [Option<Along>; 2] {
+        let [_, n, k] = self.sizes;
+        let quads = k.is_multiple_of(QUAD);
+        let [a, _] = self.along(QUAD);
+        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
+        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along));
+        [a.filter(|&along| along == Along::Depth && quads), b.filter(|_| quads)]
     }
 
     /// Returns the parameters of a kernel for operands that are not quantised.

@@ -1,6 +1,7 @@
 //! Convolutions as matrix products. If the kernel has one tap, the tensor itself is an operand. Else its windows are:
 //! their elements are never laid out in memory.
 
+use super::batched_product::BatchedProduct;
 use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
 use super::conv::{ConvConfig, Convolution, Sizes};
 use super::matrix_units;
@@ -10,12 +11,12 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::kernels::matmul::{self, Windows, WindowsParameters};
+use crate::kernels::matmul::{self, QUAD, Windows, WindowsParameters};
 use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// With fewer output channels, most of a block would be idle.
+/// With fewer output channels, most lanes of a software device would be idle.
 const FEWEST_OUTPUTS: usize = 16;
 
 /// A product of less depth gains nothing over other kernels.
@@ -123,11 +124,15 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
     // Missing channels are filled up with zeros.
     let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
     let on_units = 16 / dtype.size_in_bytes();
-    // Every device has blocks for what units cannot do, except for software devices.
-    if outputs < FEWEST_OUTPUTS || depth(on_units) < LEAST_DEPTH || device.tuning().matmul.blocks.is_empty() {
+    if depth(on_units) < LEAST_DEPTH {
         return None;
     }
-    if matrix_units::unit(device, dtype, [places, outputs, depth(on_units)]).is_some() {
+    // Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
+    // elements.
+    if device.tuning().matmul.blocks.is_empty() {
+        return (outputs >= FEWEST_OUTPUTS && BatchedProduct::may_broadcast(device, dtype)).then_some(QUAD);
+    }
+    if matrix_units::unit_of_windows(device, dtype, [places, outputs, depth(on_units)]).is_some() {
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.

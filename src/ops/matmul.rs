@@ -2,6 +2,7 @@
 
 use super::batched_product::BatchedProduct;
 use super::matrix_units::{self, Cut};
+use super::ordered_operands;
 use super::precision;
 use super::self_test;
 use crate::base::dtype::DType;
@@ -330,9 +331,14 @@ impl Producer for Product {
             }
         }
         let unit = matrix_units::unit(device, self.lhs.dtype(), problem.sizes);
-        if (unit.is_some() || takes_words(device, self.lhs.dtype()))
-            && let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)?
-        {
+        let ordered = if let Some(ordered) = ordered_operands::for_vectors(&self.lhs, &self.rhs, &problem)? {
+            Some(ordered)
+        } else if unit.is_some() || takes_words(device, self.lhs.dtype()) {
+            ordered_operands::for_units(&self.lhs, &self.rhs, &problem)?
+        } else {
+            ordered_operands::for_lanes(&self.lhs, &self.rhs, &problem)?
+        };
+        if let Some([lhs, rhs]) = ordered {
             let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
             return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
         }
@@ -361,7 +367,9 @@ impl Product {
 
     /// Computes the product on matrix units, if they can be used.
     fn in_blocks(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
-        if let Some(unit) = matrix_units::unit(self.lhs.device(), self.lhs.dtype(), problem.sizes)
+        let of_windows = problem.windows.is_some();
+        let unit = if of_windows { matrix_units::unit_of_windows } else { matrix_units::unit };
+        if let Some(unit) = unit(self.lhs.device(), self.lhs.dtype(), problem.sizes)
             && let Some(product) = self.on_matrix_units(problem, unit, epilogue, key)?
         {
             return Ok(product);

@@ -1,17 +1,14 @@
-//! How products are cut for matrix units, and copies of operands that matrix units cannot read.
+//! How products are cut for matrix units.
 
 use super::batched_product::BatchedProduct;
-use super::pad::PadMode;
 use crate::backend::info::DeviceInfo;
 use crate::base::dtype::DType;
 use crate::base::environment;
-use crate::base::error::Result;
 use crate::base::force::Force;
 use crate::device::Device;
 use crate::engine::runtime::COUNTERS;
-use crate::kernels::matmul::{Along, MatmulTile, Sizes, UnitLayout};
+use crate::kernels::matmul::{MatmulTile, Sizes, UnitLayout};
 use crate::kernels::parameters::Form;
-use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
 /// A tile, and the number of parts of the depth that are computed apart and then added up.
@@ -55,6 +52,11 @@ fn time(
 pub(crate) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
     let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().force.no_units;
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
+}
+
+/// Returns the same for a product of windows. No other kernel is faster for few columns.
+pub(crate) fn unit_of_windows(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
+    unit(device, dtype, [m, n.max(16), k])
 }
 
 /// Returns how a product may be cut for units of a size, the best cut first. There is none if the units cannot read
@@ -102,32 +104,6 @@ pub(crate) fn cuts(
     let mut all: Vec<_> = all.collect();
     all.sort_by(|(a, x), (b, y)| a.cmp(b).then(x.time.total_cmp(&y.time)));
     all.into_iter().map(|(_, cut)| cut).collect()
-}
-
-/// Returns both operands in an order that units read. An operand in another order is copied along the depth, and zeros
-/// fill the depth up to a multiple of 16 bytes. `None` if there is nothing to copy, or if a copy does not pay.
-pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
-    let [m, n, k] = problem.sizes;
-    let bytes = lhs.dtype().size_in_bytes();
-    let missing = k.next_multiple_of(16 / bytes) - k;
-    let pays = |along: Option<Along>, uses: usize| match along {
-        None => m.min(n) >= 128,
-        // Units read bytes across the depth one by one.
-        Some(Along::Other) => bytes == 1 && uses >= 256,
-        Some(Along::Depth) => false,
-    };
-    let [a, b] = problem.along(16 / bytes);
-    let (copy_a, copy_b) = (pays(a, n), pays(b, m));
-    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
-    if unreadable || !(copy_a || copy_b) {
-        return Ok(None);
-    }
-    let along_depth = |x: &Tensor, copy: bool| match (missing, copy) {
-        (0, false) => Ok(x.clone()),
-        (0, true) => x.copied(),
-        _ => x.pad(&[(0, missing as isize)], PadMode::Constant(0.into())),
-    };
-    Ok(Some([along_depth(lhs, copy_a)?, along_depth(&rhs.t()?, copy_b)?.t()?]))
 }
 
 #[cfg(test)]

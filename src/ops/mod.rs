@@ -24,6 +24,7 @@ pub(crate) mod matrix_units;
 mod next_token;
 mod normalize;
 mod operand;
+mod ordered_operands;
 mod pad;
 mod pixel_shuffle;
 mod pool;

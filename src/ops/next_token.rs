@@ -15,6 +15,10 @@ impl Tensor {
     /// history is `(sequences, vocabulary)`. The kernel changes both.
     pub(crate) fn next_tokens(&self, settings: &Tensor, history: &Tensor, op: &'static str) -> Result<Tensor> {
         let (device, tuning) = (self.device(), self.device().tuning());
+        if !tuning.loads.several && self.dtype() != DType::F32 {
+            // A software device takes seconds to compile the kernel, and none to convert the logits.
+            return self.to_dtype(DType::F32)?.next_tokens(settings, history, op);
+        }
         let [sequences, vocabulary] = self.dims()[..] else { unreachable!("logits have two axes") };
         let logits = Strided::from(self.layout());
         let in_quads =

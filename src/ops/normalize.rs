@@ -393,7 +393,8 @@ impl Normalized {
         if !plain && !suits {
             return Ok(None);
         }
-        let in_subgroups = matches!((team, held), (Team::Workgroup(_), Held::Registers(_)));
+        let is_subgroup = subgroup_lanes(device) == Some(team.size());
+        let in_subgroups = matches!(held, Held::Registers(_)) || is_subgroup;
         let prologue = RowsPrologue::new(operand, &view.axes, load == Load::Along)?;
         let kernel = Normalize {
             op: *op,
@@ -405,7 +406,7 @@ impl Normalized {
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
-            subgroup: subgroup_lanes(device).filter(|_| in_subgroups),
+            subgroup: subgroup_lanes(device).filter(|_| in_subgroups && matches!(team, Team::Workgroup(_))),
             load,
             held,
         };

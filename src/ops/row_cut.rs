@@ -1,7 +1,7 @@
 //! How softmax and norms go through their rows.
 
 use super::rows::{COLUMNS, RowAxes};
-use super::{choose_team, largest_team};
+use super::{choose_team, largest_team, subgroup_lanes};
 use crate::base::layout::Layout;
 use crate::base::shape::Dims;
 use crate::device::Device;
@@ -24,6 +24,9 @@ const LARGEST: u32 = 512;
 
 /// Bytes of workgroup memory for a reduction, a number for each member. Softmax has two, and every device has 16 KiB.
 const MEMORY: u32 = 8192;
+
+/// On a software device, the fewest loads of four elements for which a row is worth a subgroup.
+const FOURS_PER_LANE: usize = 2;
 
 /// How the rows of a tensor lie in memory.
 pub(super) struct RowView {
@@ -67,6 +70,15 @@ impl RowView {
     /// Chooses the cut. `vectors_have_fours` tells whether weight and bias can be read by fours.
     pub fn cut(&self, x: &View, vectors_have_fours: bool) -> Cut {
         let device = x.device();
+        if let Some(lanes) = subgroup_lanes(device)
+            && !device.tuning().loads.several
+            && self.length >= FOURS_PER_LANE * 4 * lanes as usize
+            && vectors_have_fours
+            && self.has_quads(x)
+        {
+            // Lanes of a subgroup read neighbours, and need no workgroup memory to combine their results.
+            return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(Turn::Single) };
+        }
         if !self.are_long(device) {
             let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
             let team = choose_team(device, self.rows, self.length);

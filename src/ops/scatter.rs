@@ -244,7 +244,8 @@ impl Scattering<'_> {
             }
         };
         let dtype = src.map_or(DType::U32, Tensor::dtype);
-        let kernel = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
+        let float_atomics = self.op.adds_floats(dtype) && target.device().info().features.float_atomics;
+        let kernel = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len(), float_atomics };
         if !target.device().takes(&kernel) {
             return Ok(None);
         }

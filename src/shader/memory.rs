@@ -6,7 +6,9 @@ use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use crate::base::dtype::DType;
 use rspirv::dr::Operand;
-use rspirv::spirv::{GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
+use rspirv::spirv::{
+    Capability, GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word,
+};
 
 /// The most bytes of all local arrays of a checked kernel. WGSL guarantees as many ("Limits", function address space).
 pub(super) const MAX_LOCAL_MEMORY: u32 = 8192;
@@ -197,12 +199,20 @@ impl<'k> Array<'k> {
     fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>], neutral: Value<'k>) -> Value<'k> {
         let kernel = self.kernel;
         let shared = self.class == StorageClass::Workgroup || self.class == kernel.buffer_class();
-        if self.element != Type::U32 || !shared || operands.iter().any(|v| v.ty() != Type::U32) {
-            kernel.fail("atomics work on u32 in buffers and workgroup memory");
-            return kernel.u32(0);
+        let floats = op == Op::AtomicFAddEXT;
+        let (ty, here) = if floats { (Type::F32, self.class == kernel.buffer_class()) } else { (Type::U32, shared) };
+        if self.element != ty || !here || operands.iter().any(|v| v.ty() != ty) {
+            kernel.fail("atomics work on u32 in buffers and workgroup memory, and add f32 in buffers");
+            return kernel.number(ty, 0);
         }
         self.check_writable();
-        kernel.require(|features| features.atomics = true);
+        if floats {
+            kernel.require(|features| features.float_atomics = true);
+            kernel.capability(Capability::AtomicFloat32AddEXT);
+            kernel.extension("SPV_EXT_shader_atomic_float_add");
+        } else {
+            kernel.require(|features| features.atomics = true);
+        }
         let index = self.index(index);
         let mut operands: Vec<_> = operands.to_vec();
         if let Some(last) = self.last() {
@@ -222,11 +232,16 @@ impl<'k> Array<'k> {
             all.push(relaxed);
         }
         all.extend(operands.iter().map(|v| v.operand()));
-        kernel.emit(op, Type::U32, all)
+        kernel.emit(op, ty, all)
     }
 
-    /// Atomically adds to an element of `u32`. Returns its value before.
+    /// Atomically adds to an element of `u32`, or to an element of `f32` in a buffer if the device has
+    /// [such sums](crate::Features::float_atomics). Returns its value before.
     pub fn atomic_add(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
+        if self.element == Type::F32 {
+            let value = value.into_value(self.kernel, Type::F32);
+            return self.atomic(Op::AtomicFAddEXT, index, &[value], self.kernel.f32(0.0));
+        }
         let value = value.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicIAdd, index, &[value], self.kernel.u32(0))
     }

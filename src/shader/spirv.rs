@@ -133,6 +133,7 @@ fn require(features: &mut Features, capability: u32) {
     features.subgroups |= subgroups.contains(&capability);
     let dot_products = Capability::DotProductInputAll as u32..=Capability::DotProduct as u32;
     features.integer_dot_products |= dot_products.contains(&capability);
+    features.float_atomics |= capability == Capability::AtomicFloat32AddEXT as u32;
 }
 
 #[cfg(test)]
@@ -166,6 +167,11 @@ mod tests {
         assert_eq!(
             entry_point(&dots, "main", Dialect::Vulkan).unwrap().requires,
             Features { integer_dot_products: true, ..Default::default() }
+        );
+        let sums = words(|k| _ = k.buffer("x", Type::F32, Access::ReadWrite).atomic_add(0, 1.0));
+        assert_eq!(
+            entry_point(&sums, "main", Dialect::Vulkan).unwrap().requires,
+            Features { float_atomics: true, ..Default::default() }
         );
     }
 

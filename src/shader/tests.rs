@@ -321,7 +321,8 @@ fn mistakes_are_errors() {
     assert!(mistake(&|k| k.var(k.u32(0)).set(k.f32(0.0))).contains("f32 is stored where u32 is expected"));
     assert!(mistake(&|k| _ = k.buffer("b", Type::BOOL, Access::Read)).contains("buffer `b`"));
     assert!(mistake(&|k| _ = k.buffer("b", Type::U32, Access::Read).load(k.i32(0))).contains("index"));
-    assert!(mistake(&|k| _ = k.buffer("b", Type::F32, Access::ReadWrite).atomic_add(0, 1)).contains("atomics"));
+    assert!(mistake(&|k| _ = k.buffer("b", Type::F32, Access::ReadWrite).atomic_max(0, 1)).contains("atomics"));
+    assert!(mistake(&|k| _ = k.workgroup_array(Type::F32, 1).atomic_add(0, 1.0)).contains("atomics"));
     assert!(mistake(&|k| drop(k.when(k.u32(1), || ()))).contains("a condition is a truth value, not u32"));
     assert!(mistake(&|k| _ = k.parameter(Type::vec2(Scalar::F32))).contains("one word"));
     assert!(mistake(&|k| _ = k.vector(&[k.u32(1), k.f32(1.0)])).contains("one type"));

@@ -104,6 +104,7 @@ fn capabilities(module: &Module) -> Capabilities {
     capabilities.set(Capabilities::SHADER_INT64, module.requires.i64);
     capabilities.set(Capabilities::FLOAT64, module.requires.f64);
     capabilities.set(Capabilities::SUBGROUP, module.requires.subgroups);
+    capabilities.set(Capabilities::SHADER_FLOAT32_ATOMIC, module.requires.float_atomics);
     capabilities
 }
 

@@ -3,6 +3,7 @@
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
 use crate::passed::{Identity, Passed};
+use crate::trials::number;
 use marquetry::internals::tuning::{self, Block};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,16 +12,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Intel's GPUs that take turns in the quick tier: every second matrix product is compiled for one of them, and every
-/// eighth of the other kernels. All GPUs see one kernel of each family, and in the full tier every kernel.
+/// Intel's GPUs that take turns in the quick tier: every fourth matrix product is compiled for one of them, and every
+/// sixteenth of the other kernels. All GPUs see one kernel of each family, and in the full tier every kernel.
 const TURNS: [&str; 2] = ["dg2", "pvc"];
+
+/// Of how many kernels the validators see one in the quick tier, beside one of each family. In the full tier they see
+/// every kernel.
+const SHARE: u64 = 4;
 
 /// What a tool finds wrong with kernels; an error if it cannot be asked.
 type Check<'a> = &'a dyn Fn(&[PathBuf]) -> Result<Vec<String>, String>;
 
 /// Checks the kernels in a folder and prints a line per tool. Returns whether all tools are there and content.
 pub fn check(folder: &Path) -> bool {
-    let [vulkan, opencl, wgsl] = kernels(folder);
+    let all = kernels(folder);
+    let [vulkan, opencl, wgsl] = if full_tier() { all } else { all.map(|kernels| share_of(&kernels)) };
     println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
     let mut pass = true;
     let mut report = |tool: &str, inputs: &[PathBuf], check: Check| {
@@ -39,13 +45,12 @@ pub fn check(folder: &Path) -> bool {
         report(&format!("spirv-val {environment}"), inputs, &|inputs| spirv_val(environment, inputs));
     }
     report("naga", &wgsl, &|inputs| Ok(failures_of_each(inputs, |path| naga(path).map(drop))));
-    // What wgpu gives to Direct3D 12 and to Metal. Metal has no `f64`.
+    // What wgpu gives to Direct3D 12 and to Metal. The first has no atomic sums of floats, the second no `f64`.
     let written = if full_tier() { wgsl.clone() } else { families(&wgsl) };
-    report("naga HLSL", &written, &|inputs| Ok(failures_of_each(inputs, hlsl)));
-    let written: Vec<PathBuf> = written.into_iter().filter(|path| !uses_f64(path)).collect();
-    report("naga MSL", &written, &|inputs| Ok(failures_of_each(inputs, msl)));
+    report("naga HLSL", &without(FLOAT_ATOMICS, &written), &|inputs| Ok(failures_of_each(inputs, hlsl)));
+    report("naga MSL", &without("f64", &written), &|inputs| Ok(failures_of_each(inputs, msl)));
     for gpu in ocloc::GPUS {
-        let mut inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
+        let mut inputs = if full_tier() { opencl.clone() } else { turn_of(gpu, &opencl) };
         inputs.retain(|path| {
             let lacks = |has: bool, capability: &str| !has && disassembly(path).contains(capability);
             !lacks(ocloc::has_f64(gpu), "Capability Float64")
@@ -55,8 +60,11 @@ pub fn check(folder: &Path) -> bool {
             ocloc::why_missing().map_or_else(|| Ok(intel(gpu, inputs)), Err)
         });
     }
+    // Browsers have no atomic sums of floats.
     match tint_library() {
-        Some(library) => report("Tint", &wgsl, &|inputs| Ok(tint(&library, folder, inputs))),
+        Some(library) => {
+            report("Tint", &without(FLOAT_ATOMICS, &wgsl), &|inputs| Ok(tint(&library, folder, inputs)));
+        }
         None => {
             println!("Tint was not run: it takes node, and the npm package that `make setup` installs where node is")
         }
@@ -95,13 +103,22 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The kernels that a GPU's compiler sees in the quick tier.
-fn share_of(gpu: &str, kernels: &[PathBuf]) -> Vec<PathBuf> {
+/// The kernels that validators see in the quick tier.
+fn share_of(kernels: &[PathBuf]) -> Vec<PathBuf> {
+    let mut share = families(kernels);
+    share.extend(kernels.iter().filter(|path| number(&name(path)).is_multiple_of(SHARE)).cloned());
+    share.sort();
+    share.dedup();
+    share
+}
+
+/// Those of them that a GPU's compiler sees.
+fn turn_of(gpu: &str, kernels: &[PathBuf]) -> Vec<PathBuf> {
     let mut share = families(kernels);
     if let Some(turn) = TURNS.iter().position(|other| *other == gpu) {
         let (products, others): (Vec<_>, Vec<_>) = kernels.iter().cloned().partition(|path| is_product(path));
-        share.extend(products.into_iter().skip(turn).step_by(2 * TURNS.len()));
-        share.extend(others.into_iter().skip(turn).step_by(8 * TURNS.len()));
+        share.extend(products.into_iter().skip(turn).step_by(TURNS.len()));
+        share.extend(others.into_iter().skip(turn).step_by(4 * TURNS.len()));
         share.sort();
         share.dedup();
     }
@@ -203,13 +220,19 @@ fn naga(path: &Path) -> Result<(naga::Module, naga::valid::ModuleInfo), String> 
     let capabilities = naga::valid::Capabilities::SUBGROUP | naga::valid::Capabilities::SHADER_FLOAT16;
     let capabilities = capabilities | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let capabilities = capabilities | naga::valid::Capabilities::SHADER_INT64 | naga::valid::Capabilities::FLOAT64;
+    let capabilities = capabilities | naga::valid::Capabilities::SHADER_FLOAT32_ATOMIC;
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(&source))?;
     Ok((module, info))
 }
 
-fn uses_f64(path: &Path) -> bool {
-    std::fs::read_to_string(path).is_ok_and(|source| source.contains("f64"))
+/// The type of sums of floats in WGSL. It is wgpu's own.
+const FLOAT_ATOMICS: &str = "atomic<f32>";
+
+/// The kernels whose WGSL does not name a type.
+fn without(ty: &str, kernels: &[PathBuf]) -> Vec<PathBuf> {
+    let names = |path: &PathBuf| std::fs::read_to_string(path).is_ok_and(|source| source.contains(ty));
+    kernels.iter().filter(|path| !names(path)).cloned().collect()
 }
 
 /// Writes a kernel as wgpu does for Direct3D 12.

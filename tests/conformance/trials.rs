@@ -60,34 +60,51 @@ enum First {
     Not,
 }
 
-/// Operations whose kernels take seconds to compile.
-const HEAVY: [&str; 9] = [
+/// Operations whose kernels take long to compile.
+const HEAVY: [&str; 18] = [
     "conv2d",
     "conv3d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "forward_norm",
+    "fused",
+    "gated",
     "kv_cache",
+    "linear_quantized",
+    "logsumexp",
     "matmul",
     "matmul_f32",
     "matmul_quantized",
+    "multinomial",
+    "sample_top_k",
     "sampler",
     "scaled_dot_product_attention",
+    "sort",
 ];
 
 /// Whether a case is tried on a device. If the quick tier tries all devices, the first case of each operation is tried
-/// on all of them. The first case of each dtype is tried on Vulkan or on WebGPU, and a third of them on Level Zero. So
-/// are other cases, but fewer of dtypes other than `f32`, and of operations whose kernels are large: most of the time
-/// goes into the compilation of kernels, and each dtype has its own.
+/// on all of them. The first case of each dtype is tried on Vulkan or on WebGPU, and a third of them on Level Zero. Of
+/// other cases half as many are tried, fewer of dtypes other than `f32`, and of heavy operations: most of the time goes
+/// into the compilation of kernels, and each dtype has its own.
 fn is_tried(case: &Case, first: First, device: &str) -> bool {
-    if first == First::OfOperation || full_tier() || !devices::are_all_selected() {
+    if full_tier() || !devices::are_all_selected() {
         return true;
     }
+    if case.op == "catalogue" {
+        // It generates the kernels of all devices.
+        return device == "vulkan";
+    }
     let of_dtype = match report::dtype_of(&case.variant) {
-        Some(DType::F32) | None => 1,
-        Some(DType::F16) => 2,
-        Some(_) => 4,
+        Some(DType::F32) | None => 2,
+        Some(DType::F16) => 4,
+        Some(_) => 8,
     };
     let of_operation = if HEAVY.contains(&case.op) { 2 } else { 1 };
-    let rarity = if first == First::OfDtype { 1 } else { of_dtype * of_operation };
+    let rarity = match first {
+        First::OfOperation => return true,
+        First::OfDtype => 1,
+        First::Not => of_dtype * of_operation,
+    };
     let number = number(&format!("{}::{}", case.op, case.variant));
     match device {
         "vulkan" => number.is_multiple_of(2 * rarity),

@@ -10,29 +10,20 @@ use marquetry::{ConvConfig, DType, Device, PoolConfig, ResizeConfig, Tensor};
 
 /// A convolution of square images. Its padding keeps their size, if the stride is 1.
 #[derive(Clone, Copy)]
-struct Problem {
-    dtype: DType,
-    images: usize,
-    input: usize,
-    output: usize,
-    side: usize,
-    kernel: usize,
-    groups: usize,
-    channels_last: bool,
+pub struct Problem {
+    pub dtype: DType,
+    pub images: usize,
+    pub input: usize,
+    pub output: usize,
+    pub side: usize,
+    pub kernel: usize,
+    pub groups: usize,
+    pub channels_last: bool,
 }
 
 pub fn cases(sizes: &Sizes) -> Vec<Case> {
     let images = sizes.images;
-    let same = |channels, side| Problem {
-        dtype: DType::F16,
-        images,
-        input: channels,
-        output: channels,
-        side,
-        kernel: 3,
-        groups: 1,
-        channels_last: true,
-    };
+    let same = |channels, side| Problem::square(sizes, channels, side);
     let squares = [same(64, 56), same(128, 28), same(256, 14), same(512, 7)];
     let mut cases = Vec::new();
     for dtype in [DType::F16, DType::F32] {
@@ -122,6 +113,20 @@ fn resize(shape: [usize; 4], dtype: DType) -> Case {
 }
 
 impl Problem {
+    /// As many outputs as inputs, with windows of 3x3.
+    pub fn square(sizes: &Sizes, channels: usize, side: usize) -> Problem {
+        Problem {
+            dtype: DType::F16,
+            images: sizes.images,
+            input: channels,
+            output: channels,
+            side,
+            kernel: 3,
+            groups: 1,
+            channels_last: true,
+        }
+    }
+
     fn name(&self) -> String {
         let Problem { dtype, images, input, output, side, kernel, channels_last, .. } = self;
         let depthwise = if self.groups > 1 { "depthwise " } else { "" };
@@ -141,7 +146,7 @@ impl Problem {
         Cost { flops: (2 * m * n * k) as f64, bytes: (elements * self.dtype.size_in_bytes()) as f64 }
     }
 
-    fn case(self) -> Case {
+    pub fn case(self) -> Case {
         let Problem { dtype, images, input, output, side, kernel, groups, channels_last } = self;
         let [.., depth] = self.as_product();
         Case {

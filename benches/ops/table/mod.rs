@@ -12,6 +12,7 @@ mod networks;
 mod ordering;
 mod quantized;
 mod sampling;
+mod sweep;
 
 use crate::case::Case;
 use anyhow::Result;
@@ -39,6 +40,8 @@ pub struct Sizes {
     vocabularies: [usize; 2],
     /// More bytes than any cache holds.
     uncached: usize,
+    /// Rows, columns and depth of the products of which one is swept, and the largest size.
+    swept: ([usize; 3], usize),
 }
 
 impl Sizes {
@@ -57,6 +60,7 @@ impl Sizes {
                 model: decode::Model { name: "tiny", layers: 2, width: 1024, keys: 256, inner: 3584, vocabulary: 8192 },
                 vocabularies: [8192, 49_152],
                 uncached: 1 << 26,
+                swept: ([320, 320, 1152], 1031),
             };
         }
         // The largest power of two for which the device can bind a square matrix.
@@ -75,6 +79,7 @@ impl Sizes {
             // As SmolLM2 and Qwen 2 have them.
             vocabularies: [49_152, 151_936],
             uncached: 1 << 28,
+            swept: ([1024, 1024, 1024], 4100),
         }
     }
 
@@ -113,6 +118,11 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
         cases.push(minilm::case(model)?);
     }
     Ok(cases)
+}
+
+/// Returns the cases of many sizes.
+pub fn sweep(device: &Device) -> Vec<Case> {
+    sweep::cases(&Sizes::of(device))
 }
 
 /// Describes the rows of a matrix.

@@ -121,12 +121,14 @@ impl Adapter {
                 matrix_units: MatrixUnits::default(),
                 integer_dot_products: false,
                 atomics: true,
+                float_atomics: false,
                 memory_model: abilities.memory_model,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };
         let extensions = Extensions::read(instance, physical, &base, &offered);
         info.features.integer_dot_products = extensions.dot_products;
+        info.features.float_atomics = extensions.float_atomics;
         // Kernels on matrix units need subgroups of 32 lanes.
         if info.limits.subgroup_sizes == [32] {
             info.features.matrix_units = extensions.matrix_units;

@@ -47,7 +47,7 @@ impl Device {
         let queue =
             |family: &u32| vk::DeviceQueueCreateInfo::default().queue_family_index(*family).queue_priorities(&[1.0]);
         let queues: Vec<_> = adapter.families().iter().map(queue).collect();
-        let Features { f16, i64, f64, integer_dot_products, memory_model, .. } = adapter.info.features;
+        let Features { f16, i64, f64, integer_dot_products, float_atomics, memory_model, .. } = adapter.info.features;
         let units = adapter.extensions.matrix_units;
         let halves = units.f16.or(units.bf16).is_some();
         let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64).shader_int16(halves);
@@ -66,6 +66,8 @@ impl Device {
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut dot_products =
             vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
+        let mut atomic_sums =
+            vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT::default().shader_buffer_float32_atomic_add(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
@@ -87,6 +89,9 @@ impl Device {
         }
         if integer_dot_products {
             info = info.push_next(&mut dot_products);
+        }
+        if float_atomics {
+            info = info.push_next(&mut atomic_sums);
         }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
         unsafe { instance.raw.create_device(adapter.physical, &info, None) }

@@ -2,6 +2,7 @@
 
 use super::instance::Instance;
 use crate::backend::cooperative_matrix2::{self, Abilities};
+use crate::backend::info::uses_float_atomics;
 use crate::backend::units::{self, has_extension};
 use crate::base::features::MatrixUnits;
 use ash::prelude::VkResult;
@@ -26,6 +27,8 @@ pub(super) struct Extensions {
     pub matrices2: Abilities,
     /// Integer dot products. Devices of version 1.3 need no extension for them.
     pub dot_products: bool,
+    /// Atomic sums of `f32` in buffers.
+    pub float_atomics: bool,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -66,6 +69,10 @@ impl Extensions {
         if dot_products && !core {
             enable(khr::shader_integer_dot_product::NAME);
         }
+        let float_atomics = float_atomics(instance, physical, offered);
+        if float_atomics {
+            enable(ext::shader_atomic_float::NAME);
+        }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);
         // It extends a query of the physical device, so it need not be enabled.
@@ -78,6 +85,7 @@ impl Extensions {
             matrix_units,
             matrices2,
             dot_products,
+            float_atomics,
             enabled,
         }
     }
@@ -86,6 +94,19 @@ impl Extensions {
     pub fn names(&self) -> Vec<*const c_char> {
         self.enabled.iter().map(|name| name.as_ptr()).collect()
     }
+}
+
+/// Whether kernels use the device's atomic sums of `f32` in buffers.
+fn float_atomics(instance: &Instance, physical: vk::PhysicalDevice, offered: &[vk::ExtensionProperties]) -> bool {
+    if !has_extension(offered, ext::shader_atomic_float::NAME) {
+        return false;
+    }
+    let mut there = vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT::default();
+    let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut there);
+    // SAFETY: the physical device is of this instance and has the extension of the chained structure, which outlives
+    // the call.
+    unsafe { instance.raw.get_physical_device_features2(physical, &mut all) };
+    uses_float_atomics(there.shader_buffer_float32_atomic_add == vk::TRUE)
 }
 
 /// Returns the name of the extension that reads the device's clock, if there is one.

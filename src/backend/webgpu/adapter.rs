@@ -1,7 +1,7 @@
 //! Finds adapters, and describes them.
 
 use crate::backend::fork;
-use crate::backend::info::{DeviceInfo, DeviceKind, Limits, powers_of_two, vendor_name};
+use crate::backend::info::{DeviceInfo, DeviceKind, Limits, powers_of_two, uses_float_atomics, vendor_name};
 use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::environment;
@@ -73,6 +73,7 @@ fn instance() -> wgpu::Instance {
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
     let mut used = F::SHADER_F16 | F::SHADER_INT64 | F::SHADER_F64 | F::SUBGROUP;
+    used.set(F::SHADER_FLOAT32_ATOMIC, uses_float_atomics(true));
     if cfg!(native) {
         // A browser has them too, but the times are read by waiting.
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
@@ -160,6 +161,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             matrix_units: MatrixUnits::default(),
             integer_dot_products: false,
             atomics: true,
+            float_atomics: features.contains(wgpu::Features::SHADER_FLOAT32_ATOMIC),
             memory_model: false,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },
