@@ -1,7 +1,8 @@
 """Draws docs/plots from the tables in docs/bench: `make plots`.
 
 For each GPU's table, a roofline (Williams, Waterman and Patterson, 2009) and the speed of square matrix products by
-their size, beside that of other runtimes on the same device.
+their size, beside that of other runtimes on the same device. For each sweep of sizes, the time of products and
+convolutions by size.
 """
 
 import json
@@ -86,6 +87,29 @@ def products(table, peers, path):
     save(figure, path, table)
 
 
+def sizes(table, path):
+    """The time of each size beside that of the next multiple of 16."""
+    series = {}
+    for row in table["rows"]:
+        name, size = row["name"].rsplit(": ", 1)
+        series.setdefault(name, {})[int(size)] = row["device_us"] or row["wall_us"]
+    kinds = ("matmul f16", "matmul f32", "conv2d f16", "conv2d f32")
+    figure, panels = plt.subplots(2, 2, figsize=(10, 7), sharey=True)
+    for kind, axes in zip(kinds, panels.flat):
+        for name, times in series.items():
+            if name.startswith(kind):
+                points = [(n, times[-(-n // 16) * 16] / time) for n, time in sorted(times.items()) if n % 16]
+                axes.plot(*zip(*points), marker=".", linewidth=0.8, label=name.removeprefix(kind).lstrip(", "))
+        axes.axhline(0.8, color="gray", linestyle="--", linewidth=0.8)
+        axes.set(xscale="log", ylim=(0, 1.6), title=kind, xlabel="size")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("speed beside the next multiple of 16")
+    figure.suptitle(f"Sizes that are no multiple of 16, on {table['name']} ({table['device'].split(':')[0]})")
+    save(figure, path, table)
+
+
 def main():
     PLOTS.mkdir(parents=True, exist_ok=True)
     peers = json.loads((TABLES / "peers.json").read_text())
@@ -96,6 +120,8 @@ def main():
         if table["kind"].endswith("GPU"):
             roofline(table, PLOTS / f"roofline-{path.stem}.svg")
             products(table, peers.get(path.stem, {}), PLOTS / f"products-{path.stem}.svg")
+    for path in sorted(TABLES.glob("sizes/*.json")):
+        sizes(json.loads(path.read_text()), PLOTS / f"sizes-{path.stem}.svg")
 
 
 if __name__ == "__main__":

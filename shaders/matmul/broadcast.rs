@@ -57,8 +57,8 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     };
 
     let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
-    // Adds the products of a run of the depth, along which the rows' elements lie side by side. It is `before` behind the
-    // beginning of the columns. Both are counted in quads.
+    // Adds the products of a run of the depth, along which the rows' elements lie side by side. It is `before` behind
+    // the beginning of the columns. Both are counted in quads.
     let add_run = |depth: &Depth<'k>, before: Value<'k>, quads: Value<'k>| {
         let lines: Vec<_> = own_rows.iter().map(|row| a_rows.index(row, depth)).collect();
         let lines: Vec<_> = lines.into_iter().map(|(index, inside)| (index / quad, inside)).collect();

@@ -109,9 +109,9 @@ impl<'k> Lines<'k> {
         }
     }
 
-    /// Visits the runs of the depth along which the elements of a line lie side by side: the whole depth of a matrix, and
-    /// the channels of each tap of windows. `visit` gets where the run is, what lies before it, and its length. This
-    /// takes no divisions. The depth of windows must not be cut.
+    /// Visits the runs of the depth along which the elements of a line lie side by side: the whole depth of a matrix,
+    /// and the channels of each tap of windows. `visit` gets where the run is, what lies before it, and its length.
+    /// This takes no divisions. The depth of windows must not be cut.
     pub fn each_run(&self, k: &'k KernelBuilder, depth: Value<'k>, visit: impl Fn(&Depth<'k>, Value<'k>, Value<'k>)) {
         let Kind::Windows(DeclaredWindows { channels, windows, strides }, _) = &self.kind else {
             return visit(&Depth { distance: k.u32(0), taps: Vec::new() }, k.u32(0), depth);

@@ -331,22 +331,34 @@ impl Producer for Product {
             }
         }
         let unit = matrix_units::unit(device, self.lhs.dtype(), problem.sizes);
-        let ordered = if let Some(ordered) = ordered_operands::for_vectors(&self.lhs, &self.rhs, &problem)? {
-            Some(ordered)
-        } else if unit.is_some() || takes_words(device, self.lhs.dtype()) {
-            ordered_operands::for_units(&self.lhs, &self.rhs, &problem)?
+        let (lhs, rhs) = (&self.lhs, &self.rhs);
+        let ordered = if unit.is_some() || takes_words(device, lhs.dtype()) {
+            ordered_operands::for_units(lhs, rhs, &problem)?
         } else {
-            ordered_operands::for_lanes(&self.lhs, &self.rhs, &problem)?
+            let for_vectors = ordered_operands::for_vectors(lhs, rhs, &problem)?;
+            for_vectors.map_or_else(|| ordered_operands::for_lanes(lhs, rhs, &problem), |ordered| Ok(Some(ordered)))?
         };
         if let Some([lhs, rhs]) = ordered {
-            let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
-            return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
+            let sizes = [m, rhs.dims()[rhs.rank() - 1], lhs.dims()[lhs.rank() - 1]];
+            let product = Product { lhs, rhs, sizes, ..self.clone() };
+            return if sizes[1] == n { product.produce(epilogue) } else { product.first_columns(n) };
         }
         self.in_blocks(&problem, epilogue, &key)
     }
 }
 
 impl Product {
+    /// Computes only so many columns, without an epilogue. The others stay in memory between them.
+    fn first_columns(&self, n: usize) -> Result<Produced> {
+        let product = match self.produce(None)? {
+            Produced::Unfinished(product) => product.into(),
+            Produced::Finished { result, .. } => {
+                Tensor::from_buffer(result, self.shape(), self.output, self.lhs.device())
+            }
+        };
+        product.narrow(-1, 0, n).map(Produced::unfinished)
+    }
+
     /// Returns the product as a tensor. The launch waits until the product is needed, so that the same kernel can
     /// compute an expression over it.
     fn pending(self) -> Result<Tensor> {

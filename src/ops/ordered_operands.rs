@@ -14,10 +14,10 @@ const PRODUCTS_PER_COPY: usize = 16;
 /// takes 35 us on an H100, and 8 with 32 columns.
 const FEWEST_USES: usize = 32;
 
-/// Returns both operands in an order that matrix units read. `None` if there is nothing to copy, or if a copy does not
-/// pay.
+/// Returns both operands in an order that matrix units read. The right one may have more columns than before: zeros.
+/// `None` if there is nothing to copy, or if a copy does not pay.
 pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
-    let [m, n, _] = problem.sizes;
+    let [m, n, k] = problem.sizes;
     let bytes = lhs.dtype().size_in_bytes();
     let pays = |along: Option<Along>, uses: usize| match along {
         None => uses >= FEWEST_USES,
@@ -31,7 +31,14 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
     if unreadable || !(copy_a || copy_b) {
         return Ok(None);
     }
-    along_depth([lhs, rhs], [copy_a, copy_b], 16 / bytes).map(Some)
+    let count = 16 / bytes;
+    // Rows stay rows, as a transposed copy takes longer. But units read bytes along the depth.
+    let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
+    if problem.rhs.column == 1 && bytes > 1 && missing != [0, 0] {
+        let lhs = if copy_a || missing[0] > 0 { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
+        return Ok(Some([lhs, padded(rhs, &missing.map(|missing| (0, missing)))?]));
+    }
+    along_depth([lhs, rhs], [copy_a, copy_b], count).map(Some)
 }
 
 /// Returns both operands in an order that lanes read which hand each other elements. `None` if there is nothing to
@@ -70,8 +77,16 @@ fn along_depth([lhs, rhs]: [&Tensor; 2], [copy_lhs, copy_rhs]: [bool; 2], count:
         match (depth.next_multiple_of(count) - depth, copy) {
             (0, false) => Ok(x.clone()),
             (0, true) => x.copied(),
-            (missing, _) => x.pad(&[(0, missing as isize)], PadMode::Constant(0.into())),
+            (missing, _) => padded(x, &[(0, missing as isize)]),
         }
     };
     Ok([ordered(lhs, copy_lhs)?, ordered(&rhs.t()?, copy_rhs)?.t()?])
+}
+
+/// Returns a copy with zeros behind the last axes.
+fn padded(x: &Tensor, amounts: &[(isize, isize)]) -> Result<Tensor> {
+    if amounts.iter().all(|amount| *amount == (0, 0)) {
+        return x.copied();
+    }
+    x.pad(amounts, PadMode::Constant(0.into()))
 }
