@@ -1,8 +1,8 @@
 """Draws docs/plots from the tables in docs/bench: `make plots`.
 
 For each GPU's table, a roofline (Williams, Waterman and Patterson, 2009) and the speed of square matrix products by
-their size, beside that of other runtimes on the same device. For each sweep of sizes, the time of products and
-convolutions by size.
+their size, beside that of other runtimes on the same device. For each sweep of sizes, the speed of products
+and convolutions beside the next multiple of 16.
 """
 
 import json
@@ -88,7 +88,7 @@ def products(table, peers, path):
 
 
 def sizes(table, path):
-    """The time of each size beside that of the next multiple of 16."""
+    """The speed of each size beside that of the next multiple of 16."""
     series = {}
     for row in table["rows"]:
         name, size = row["name"].rsplit(": ", 1)

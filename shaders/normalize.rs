@@ -258,6 +258,7 @@ impl Family for Normalize {
                     (workgroup, None, Load::Element, held),
                     (workgroup, None, Load::Along, held),
                     (workgroup, Some(32), Load::Along, held),
+                    (Team::Workgroup(8), Some(8), Load::Along, single),
                 ];
                 // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {

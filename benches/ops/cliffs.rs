@@ -31,8 +31,11 @@ fn point(row: &Row) -> Option<(&str, usize, &Row)> {
 
 /// Whether rows of this many numbers of 16 bits lie one behind the other.
 fn begins_off_words(series: &str, size: usize) -> bool {
-    let lengths = ["columns", "depth", "side"].iter().any(|axis| series.ends_with(axis));
-    series.contains("f16") && (lengths || series.contains("channels last")) && !size.is_multiple_of(2)
+    let axes: &[&str] = match series.contains("channels last") {
+        true => &["inputs", "outputs"],
+        false => &["columns", "depth", "side"],
+    };
+    series.contains("f16") && !size.is_multiple_of(2) && axes.iter().any(|axis| series.ends_with(axis))
 }
 
 fn time(row: &Row) -> f64 {

@@ -574,7 +574,7 @@ impl Family for Matmul {
         let reads_windows =
             matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..) | MatmulTile::Broadcast { .. });
         if self.windows.is_some() && !reads_windows {
-            k.fail("only blocks read windows");
+            k.fail("this tile does not read windows");
         }
         match self.tile {
             MatmulTile::Workgroup(block) => blocked::write(&problem, self, block),

@@ -16,8 +16,10 @@ use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// With fewer output channels, most lanes of a software device would be idle.
-const FEWEST_OUTPUTS: usize = 16;
+/// With fewer output channels, most of a block that is computed without matrix units would be idle, and most lanes of a
+/// software device.
+const FEWEST_OUTPUTS: usize = 8;
+const FEWEST_OUTPUTS_OF_LANES: usize = 16;
 
 /// A product of less depth gains nothing over other kernels.
 const LEAST_DEPTH: usize = 32;
@@ -77,10 +79,12 @@ impl Convolution {
             let amounts: SmallVec<[_; 5]> = (1..x.rank()).map(|_| (0, 0)).chain(last).collect();
             if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.copied() }
         };
+        // A single image, or row, has no distance to the next one, whatever its stride is.
+        let distance = |(&length, &stride): (&usize, &isize)| if length == 1 { 0 } else { stride };
         let parameters = |x: &Tensor| WindowsParameters {
             channels: sizes.input_channels + missing,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
-            strides: x.strides()[..x.rank() - 1].iter().copied().collect(),
+            strides: x.dims()[..x.rank() - 1].iter().zip(x.strides()).map(distance).collect(),
         };
         let (x, weight) = (channels_last(x)?, channels_last(weight)?);
         let are_together = |x: &Tensor| missing == 0 && x.layout().offset.is_multiple_of(together);
@@ -124,17 +128,16 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
     // Missing channels are filled up with zeros.
     let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
     let on_units = 16 / dtype.size_in_bytes();
-    if depth(on_units) < LEAST_DEPTH {
-        return None;
-    }
     // Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
     // elements.
     if device.tuning().matmul.blocks.is_empty() {
-        return (outputs >= FEWEST_OUTPUTS && BatchedProduct::may_broadcast(device, dtype)).then_some(QUAD);
+        let fits = outputs >= FEWEST_OUTPUTS_OF_LANES && depth(QUAD) >= LEAST_DEPTH;
+        return (fits && BatchedProduct::may_broadcast(device, dtype)).then_some(QUAD);
     }
     if matrix_units::unit_of_windows(device, dtype, [places, outputs, depth(on_units)]).is_some() {
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
-    (dtype != DType::I64).then_some(4)
+    let fits = outputs >= FEWEST_OUTPUTS && depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
+    fits.then_some(QUAD)
 }

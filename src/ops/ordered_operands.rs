@@ -25,16 +25,18 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
         Some(Along::Other) => bytes == 1 && uses >= 256,
         Some(Along::Depth) => false,
     };
-    let [a, b] = problem.along(16 / bytes);
+    let count = 16 / bytes;
+    let [a, b] = problem.along(count);
+    let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
     let (copy_a, copy_b) = (pays(a, n), pays(b, m));
     let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
-    if unreadable || !(copy_a || copy_b) {
+    // A longer depth needs copies of both.
+    let copies_too_much = missing[0] > 0 && m.min(n) < FEWEST_USES;
+    if unreadable || copies_too_much || !(copy_a || copy_b) {
         return Ok(None);
     }
-    let count = 16 / bytes;
     // Rows stay rows, as a transposed copy takes longer. But units read bytes along the depth.
-    let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
-    if problem.rhs.column == 1 && bytes > 1 && missing != [0, 0] {
+    if problem.rhs.column == 1 && bytes > 1 && (copy_b || missing[0] > 0) {
         let lhs = if copy_a || missing[0] > 0 { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
         return Ok(Some([lhs, padded(rhs, &missing.map(|missing| (0, missing)))?]));
     }
@@ -44,13 +46,13 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
 /// Returns both operands in an order that lanes read which hand each other elements. `None` if there is nothing to
 /// copy, if a copy does not pay, or if the device has no such lanes.
 pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
-    let [m, n, k] = problem.sizes;
+    let [m, n, _] = problem.sizes;
     if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) {
         return Ok(None);
     }
     let [copy_a, copy_b] = problem.broadcast_readings().map(|along| along.is_none());
     let copied = if copy_a { m } else { 0 } + if copy_b { n } else { 0 };
-    if copied == 0 || copied.saturating_mul(PRODUCTS_PER_COPY) > m.saturating_mul(n) || k == 0 {
+    if copied == 0 || copied.saturating_mul(PRODUCTS_PER_COPY) > m.saturating_mul(n) {
         return Ok(None);
     }
     along_depth([lhs, rhs], [copy_a, copy_b], QUAD).map(Some)
@@ -74,19 +76,18 @@ pub(super) fn for_vectors(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) 
 fn along_depth([lhs, rhs]: [&Tensor; 2], [copy_lhs, copy_rhs]: [bool; 2], count: usize) -> Result<[Tensor; 2]> {
     let ordered = |x: &Tensor, copy: bool| {
         let depth = x.dims()[x.rank() - 1];
-        match (depth.next_multiple_of(count) - depth, copy) {
-            (0, false) => Ok(x.clone()),
-            (0, true) => x.copied(),
-            (missing, _) => padded(x, &[(0, missing as isize)]),
-        }
+        let missing = (depth.next_multiple_of(count) - depth) as isize;
+        if copy || missing > 0 { padded(x, &[(0, missing)]) } else { Ok(x.clone()) }
     };
     Ok([ordered(lhs, copy_lhs)?, ordered(&rhs.t()?, copy_rhs)?.t()?])
 }
 
-/// Returns a copy with zeros behind the last axes.
+/// Returns a copy with zeros behind the last axes. Matrices that a batch repeats are copied once.
 fn padded(x: &Tensor, amounts: &[(isize, isize)]) -> Result<Tensor> {
+    let repeated = |&axis: &usize| x.strides()[axis] == 0 && x.dims()[axis] > 1;
+    let once = (0..x.rank() - 2).filter(repeated).try_fold(x.clone(), |x, axis| x.narrow(axis, 0, 1))?;
     if amounts.iter().all(|amount| *amount == (0, 0)) {
-        return x.copied();
+        return once.copied();
     }
-    x.pad(amounts, PadMode::Constant(0.into()))
+    once.pad(amounts, PadMode::Constant(0.into()))
 }

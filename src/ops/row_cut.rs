@@ -25,7 +25,7 @@ const LARGEST: u32 = 512;
 /// Bytes of workgroup memory for a reduction, a number for each member. Softmax has two, and every device has 16 KiB.
 const MEMORY: u32 = 8192;
 
-/// On a software device, the fewest loads of four elements for which a row is worth a subgroup.
+/// On a software device, the fewest loads of four elements per lane for which a row is worth a subgroup.
 const FOURS_PER_LANE: usize = 2;
 
 /// How the rows of a tensor lie in memory.

@@ -240,7 +240,7 @@ impl<'k> Array<'k> {
     pub fn atomic_add(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         if self.element == Type::F32 {
             let value = value.into_value(self.kernel, Type::F32);
-            return self.atomic(Op::AtomicFAddEXT, index, &[value], self.kernel.f32(0.0));
+            return self.atomic(Op::AtomicFAddEXT, index, &[value], self.kernel.f32(-0.0));
         }
         let value = value.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicIAdd, index, &[value], self.kernel.u32(0))

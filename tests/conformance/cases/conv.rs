@@ -490,6 +490,14 @@ pub fn add(suite: &mut Suite) {
     });
     // Channels that come last and begin within a run of several, or weights that are a part of more channels.
     for dtype in [DType::F32, DType::F16] {
+        // The stride of a single image's axis does not matter, and is 1 here.
+        suite.add("conv2d", format!("{dtype}::channels_last_single"), move |device| {
+            let operation = &OPERATIONS[1];
+            let problem = Problem { images: 1, input: 24, output: 24, kernel: [1, 3, 3], slide: PADDED, ..PLAIN };
+            let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+            operands.x.tensor = channels_last(&operands.x.tensor)?.squeeze(0)?.unsqueeze(-1)?.permute([3, 0, 1, 2])?;
+            operation.check(&problem, &operands, true)
+        });
         suite.add("conv2d", format!("{dtype}::channels_last_parts"), move |device| {
             let operation = &OPERATIONS[1];
             for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| ["windows", "fours"].contains(name)) {
