@@ -57,30 +57,34 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     };
 
     let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
-    // Adds the products of a run of the depth, along which the rows' elements lie side by side. It is `before` behind
-    // the beginning of the columns. Both are counted in quads.
-    let add_run = |depth: &Depth<'k>, before: Value<'k>, quads: Value<'k>| {
-        let lines: Vec<_> = own_rows.iter().map(|row| a_rows.index(row, depth)).collect();
-        let lines: Vec<_> = lines.into_iter().map(|(index, inside)| (index / quad, inside)).collect();
-        let step = |first: Value<'k>, quads: u32| {
-            let place = if quads == 1 { first } else { first + lane % LANES };
-            let load_a = |&(line, inside): &(Value<'k>, Option<Value<'k>>)| -> Vec<Value<'k>> {
-                let numbers = a.load_each(line + place);
-                let Some(inside) = inside else { return numbers };
-                numbers.into_iter().map(|number| inside.select(number, k.number(number.ty(), 0))).collect()
-            };
-            let a: Vec<_> = lines.iter().map(load_a).collect();
-            for lane in 0..quads {
-                for (depth, b) in load_b(before + first + lane).into_iter().enumerate() {
-                    for (row, sums) in (0..).zip(&sums) {
-                        let own = a[(row / LANE_ROWS) as usize][depth];
-                        let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
-                        for (sum, b) in sums.iter().zip(b) {
-                            sum.set(p.add_product(sum.get(), a, b));
-                        }
+    // Loads the elements of a row at four depths. Those in the padding of windows are 0.
+    let load_a = |(line, inside): (Value<'k>, Option<Value<'k>>), place: Value<'k>| -> Vec<Value<'k>> {
+        let numbers = a.load_each(line / quad + place);
+        let Some(inside) = inside else { return numbers };
+        numbers.into_iter().map(|number| inside.select(number, k.number(number.ty(), 0))).collect()
+    };
+    // Adds the products of `quads` times four depths. `a` has what this lane has loaded.
+    let add = |a: &[Vec<Value<'k>>], first: Value<'k>, quads: u32| {
+        for lane in 0..quads {
+            for (depth, b) in load_b(first + lane).into_iter().enumerate() {
+                for (row, sums) in (0..).zip(&sums) {
+                    let own = a[(row / LANE_ROWS) as usize][depth];
+                    let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
+                    for (sum, b) in sums.iter().zip(b) {
+                        sum.set(p.add_product(sum.get(), a, b));
                     }
                 }
             }
+        }
+    };
+    // Adds the products of a run of the depth, along which the rows' elements lie side by side. `before` tells how much
+    // of the depth lies before the run. It is counted in quads, as the run's length is.
+    let add_run = |depth: &Depth<'k>, before: Value<'k>, quads: Value<'k>| {
+        let lines: Vec<_> = own_rows.iter().map(|row| a_rows.index(row, depth)).collect();
+        let step = |first: Value<'k>, quads: u32| {
+            let place = if quads == 1 { first } else { first + lane % LANES };
+            let a: Vec<_> = lines.iter().map(|&line| load_a(line, place)).collect();
+            add(&a, before + first, quads);
         };
         let whole = quads / LANES * LANES;
         k.for_step(0, whole, LANES, |first| step(first, LANES));

@@ -348,7 +348,7 @@ impl Producer for Product {
 }
 
 impl Product {
-    /// Computes only so many columns, without an epilogue. The others stay in memory between them.
+    /// Returns the first `n` columns of the product, before any epilogue. Its rows in memory are longer than `n`.
     fn first_columns(&self, n: usize) -> Result<Produced> {
         let product = match self.produce(None)? {
             Produced::Unfinished(product) => product.into(),

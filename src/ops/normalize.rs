@@ -394,7 +394,7 @@ impl Normalized {
             return Ok(None);
         }
         let is_subgroup = subgroup_lanes(device) == Some(team.size());
-        let in_subgroups = matches!(held, Held::Registers(_)) || is_subgroup;
+        let in_subgroups = matches!(team, Team::Workgroup(_)) && (matches!(held, Held::Registers(_)) || is_subgroup);
         let prologue = RowsPrologue::new(operand, &view.axes, load == Load::Along)?;
         let kernel = Normalize {
             op: *op,
@@ -406,7 +406,7 @@ impl Normalized {
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
-            subgroup: subgroup_lanes(device).filter(|_| in_subgroups && matches!(team, Team::Workgroup(_))),
+            subgroup: subgroup_lanes(device).filter(|_| in_subgroups),
             load,
             held,
         };

@@ -3,16 +3,22 @@
 use super::batched_product::{BatchedProduct, FEW_VECTORS};
 use super::pad::PadMode;
 use crate::base::error::Result;
+use crate::device::Device;
 use crate::kernels::matmul::{Along, QUAD};
 use crate::tensor::Tensor;
 
-/// A copied element takes at most the time of this many products from registers: on lavapipe, 2 ns beside 0.03 ns, and
-/// 0.1 to 0.5 ns if an operand is read element by element.
+/// On software devices, a copied element pays if it is part of this many products, and the product has this many.
+/// On lavapipe, a copy takes 2 ns, a product in order 0.03 ns, and one out of order 0.1 to 0.5 ns. A launch takes some
+/// 20 us.
 const PRODUCTS_PER_COPY: usize = 16;
+const FEWEST_PRODUCTS: usize = 1 << 19;
 
-/// On units, a copied element pays if it is part of this many products. Element by element, 1024 x 1024 by 1024 x 31
-/// takes 35 us on an H100, and 8 with 32 columns.
+/// On GPUs, a copied element pays if it is part of this many products, and the depth is this great or there are many
+/// rows and columns. On an H100, a copy takes at least 4 us. 1024 x 1024 by 1024 x 31 takes 35 us element by element,
+/// and 8 us by 16 bytes.
 const FEWEST_USES: usize = 32;
+const LEAST_DEPTH: usize = 256;
+const MANY: usize = 128;
 
 /// Returns both operands in an order that matrix units read. The right one may have more columns than before: zeros.
 /// `None` if there is nothing to copy, or if a copy does not pay.
@@ -28,16 +34,16 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
     let count = 16 / bytes;
     let [a, b] = problem.along(count);
     let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
-    let (copy_a, copy_b) = (pays(a, n), pays(b, m));
-    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
     // A longer depth needs copies of both.
-    let copies_too_much = missing[0] > 0 && m.min(n) < FEWEST_USES;
-    if unreadable || copies_too_much || !(copy_a || copy_b) {
+    let longer = missing[0] > 0 && m.min(n) >= FEWEST_USES;
+    let (copy_a, copy_b) = (pays(a, n) || longer, pays(b, m) || longer);
+    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b) || (missing[0] > 0 && !longer);
+    if unreadable || !is_large(lhs.device(), problem.sizes) || !(copy_a || copy_b) {
         return Ok(None);
     }
     // Rows stay rows, as a transposed copy takes longer. But units read bytes along the depth.
-    if problem.rhs.column == 1 && bytes > 1 && (copy_b || missing[0] > 0) {
-        let lhs = if copy_a || missing[0] > 0 { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
+    if problem.rhs.column == 1 && bytes > 1 && copy_b {
+        let lhs = if copy_a { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
         return Ok(Some([lhs, padded(rhs, &missing.map(|missing| (0, missing)))?]));
     }
     along_depth([lhs, rhs], [copy_a, copy_b], count).map(Some)
@@ -47,7 +53,7 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
 /// copy, if a copy does not pay, or if the device has no such lanes.
 pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
     let [m, n, _] = problem.sizes;
-    if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) {
+    if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) || !is_large(lhs.device(), problem.sizes) {
         return Ok(None);
     }
     let [copy_a, copy_b] = problem.broadcast_readings().map(|along| along.is_none());
@@ -62,14 +68,27 @@ pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
 /// nothing to copy, if a copy does not pay, or if the device computes such products in another way.
 pub(super) fn for_vectors(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
     let [m, n, _] = problem.sizes;
-    let has_blocks = !lhs.device().tuning().matmul.blocks.is_empty();
-    let pays = has_blocks && (2..=FEW_VECTORS).contains(&n) && m >= FEWEST_USES && lhs.dtype().size_in_bytes() <= 4;
+    let are_few = (2..=FEW_VECTORS).contains(&n) && lhs.dtype().size_in_bytes() <= 4;
+    let pays = has_blocks(lhs.device()) && are_few && m >= FEWEST_USES && is_large(lhs.device(), problem.sizes);
     match problem.along(QUAD) {
         [Some(Along::Depth), b] if pays && b != Some(Along::Depth) => {
             along_depth([lhs, rhs], [false, true], QUAD).map(Some)
         }
         _ => Ok(None),
     }
+}
+
+/// Whether a product takes so long that copies of its operands pay.
+fn is_large(device: &Device, [m, n, k]: [usize; 3]) -> bool {
+    if has_blocks(device) {
+        return m.min(n) >= MANY || k >= LEAST_DEPTH;
+    }
+    m.saturating_mul(n).saturating_mul(k) >= FEWEST_PRODUCTS
+}
+
+/// GPUs compute products by blocks, software devices do not.
+fn has_blocks(device: &Device) -> bool {
+    !device.tuning().matmul.blocks.is_empty()
 }
 
 /// Copies operands along the depth. Zeros fill the depth of both up to a multiple of `count` elements.

@@ -561,14 +561,15 @@ fn products_of_bytes_are_made_of_words(device: &Device) -> Result<()> {
         return Ok(());
     }
     let whole = |value: i8, (rows, columns)| Tensor::from_slice(&vec![value; rows * columns], (rows, columns), device);
-    let (x, along, across) = (whole(-128, (256, 64))?, whole(127, (32, 64))?.t()?, whole(127, (64, 32))?);
-    let odd = whole(127, (36, 32))?;
+    let (x, along, across) = (whole(-128, (256, 272))?, whole(127, (32, 256))?.t()?, whole(127, (256, 32))?);
+    let (odd, small) = (whole(127, (260, 32))?, whole(127, (36, 32))?);
     for (rows, depth, w, commands, by_words) in [
-        (256, 64, &along, 1, true),
-        (256, 64, &across, 2, true),
-        (255, 64, &across, 1, false),
-        // Not a multiple of 16 bytes.
-        (256, 36, &odd, 1, false),
+        (256, 256, &along, 1, true),
+        (256, 256, &across, 2, true),
+        (255, 256, &across, 1, false),
+        // No multiple of 16 bytes: both are copied.
+        (256, 260, &odd, 3, true),
+        (256, 36, &small, 1, false),
     ] {
         let x = x.narrow(0, 0, rows)?.narrow(1, 0, depth)?;
         let (product, profile) = device.profile(|| -> Result<Tensor> {
@@ -716,7 +717,7 @@ fn a_part_of_a_buffer_counts_as_a_part(device: &Device) -> Result<()> {
 fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     let x = Tensor::randn(0f32, 1.0, (300, 200), device)?;
     // Compile first, so that the times are those of the device.
-    let work = || -> Result<Vec<f32>> { x.t()?.matmul(&x)?.softmax(-1)?.sum(0)?.to_vec::<f32>() };
+    let work = || -> Result<Vec<f32>> { x.matmul(&x.t()?)?.softmax(-1)?.sum(0)?.to_vec::<f32>() };
     let expected = work()?;
     let before = Instant::now();
     let (result, profile) = device.profile(work)?;
@@ -729,8 +730,8 @@ fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     let reads = commands_of_a_read(device)?;
     assert_eq!(families, [&["matmul", "softmax", "sum"], reads].concat(), "{profile}");
     let matrix_bytes = 4 * 300 * 200;
-    assert_eq!(commands[0].bytes, 2 * matrix_bytes + 4 * 200 * 200);
-    assert!(commands[3..].iter().all(|read| read.bytes == 4 * 200));
+    assert_eq!(commands[0].bytes, 2 * matrix_bytes + 4 * 300 * 300);
+    assert!(commands[3..].iter().all(|read| read.bytes == 4 * 300));
     // On the host's clock, in order. Clocks are correlated to within the time of a clock query. On a busy machine, that
     // may be some milliseconds.
     let slack = std::time::Duration::from_millis(5);

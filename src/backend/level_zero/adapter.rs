@@ -302,7 +302,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
             matrix_units: MatrixUnits::default(),
             integer_dot_products: uses_dot_products(facts.module.flags.contains(DeviceModuleFlags::DP4A), true),
             atomics: everywhere(MemoryAccessCapFlags::ATOMIC),
-            // They are an extension, which no driver at hand has.
+            // They are an extension, `ZE_extension_float_atomics`, for which this backend does not ask.
             float_atomics: false,
             memory_model: false,
             timestamps: facts.timestamps && properties.kernel_timestamp_valid_bits > 0,

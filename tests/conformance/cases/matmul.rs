@@ -232,6 +232,27 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+        // Large enough that operands are copied into another order: rows that are no multiple of 16 bytes, few columns,
+        // and matrices that the batch repeats.
+        if matches!(dtype, DType::F32 | DType::F16) {
+            for (name, left, right) in [("odd", [192, 301], [301, 67]), ("few", [192, 304], [304, 5])] {
+                for (left_layout, right_layout) in [(Contiguous, Contiguous), (Transposed, Contiguous)] {
+                    let case = format!("{dtype}::copied_{name}_{}", left_layout.name());
+                    suite.add("matmul", case, move |device| {
+                        let a = shaped("matmul left", &left, left_layout, dtype, Domain::Normal, device)?;
+                        let b = shaped("matmul right", &right, right_layout, dtype, Domain::Normal, device)?;
+                        check_product(&a, &b)
+                    });
+                }
+            }
+            suite.add("matmul", format!("{dtype}::copied_repeated"), move |device| {
+                let a = shaped("matmul left", &[3, 64, 301], Contiguous, dtype, Domain::Normal, device)?;
+                let mut b = shaped("matmul right", &[301, 67], Contiguous, dtype, Domain::Normal, device)?;
+                b.tensor = b.tensor.broadcast_to((3, 301, 67))?;
+                b.values = b.values.broadcast(vec![3, 301, 67]).ok_or("a batch of matrices")?.to_owned();
+                check_product(&a, &b)
+            });
+        }
         if dtype.size_in_bytes() <= 2 {
             suite.add("matmul", format!("{dtype}::units_flipped"), move |device| {
                 let sample = |name, shape: [usize; 2]| {
