@@ -15,9 +15,10 @@ PICTURE ?= examples/data/ocr.png
 PROMPT ?= What is the capital of Italy?
 
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
-# features is there alone with a backend, and with another one.
-FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace vulkan,gguf \
-  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace,gguf
+# features is there without the others. Those that change the packages below wgpu are not there with it, so that wgpu is
+# checked once.
+FEATURE_SETS := "" vulkan,chrome-trace level-zero,npy vulkan,level-zero,safetensors webgpu,gguf \
+  vulkan,webgpu,disk-cache webgpu,level-zero,disk-cache,gguf
 
 # WebGPU by itself, and every backend: those that a browser cannot have are left out.
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero

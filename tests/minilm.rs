@@ -170,11 +170,11 @@ fn leaves_nothing_behind_in_hundreds_of_passes(device: &Device) {
     };
     let (in_use, cached) = passes(1..100);
     let full_tier = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
-    let (in_use_at_last, cached_at_last) = passes(100..if full_tier { 1000 } else { 400 });
+    let (in_use_at_last, cached_at_last) = passes(100..if full_tier { 1000 } else { 300 });
     assert_eq!(in_use_at_last, in_use, "bytes in use");
     // On unified memory, the host writes tokens to buffers that no batch in flight reads. How many batches are in
     // flight depends on the machine: at most 17, of 5 passes with two buffers of 256 bytes each. If each pass left a
-    // buffer behind, that would be 76,800 bytes.
+    // buffer behind, that would be at least 51,200 bytes.
     let in_flight = 17 * 5 * 2 * 256;
     assert!(cached_at_last <= cached + in_flight, "{cached} bytes in the pool's cache, then {cached_at_last}");
     assert_eq!(device.stats().compiles, compiles);

@@ -341,7 +341,7 @@ fn is_named_after(error: &Error, name: &str) -> bool {
 fn nothing_panics(part: u8) {
     let device = device();
     let full = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
-    let cases = if full { 30_000 } else { 3_000 } / PARTS;
+    let cases = if full { 30_000 } else { 1_500 } / PARTS;
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[part; 32]));
     let mut calls = 0;
