@@ -377,12 +377,6 @@ impl<'k> Raw<'k> {
     }
 }
 
-/// Returns the indices of a quad's four elements. If the quad reaches beyond `count`, its surplus lanes repeat the last
-/// element.
-pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Value<'k> {
-    k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
-}
-
 /// Splits a linear index into coordinates along axes of these lengths, outermost first. Returns what is left of the
 /// index, then the coordinates.
 pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
@@ -393,6 +387,35 @@ pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<
     });
     coordinates.reverse();
     (rest, coordinates)
+}
+
+/// Splits the linear indices of a quad's elements like [`take_apart`], with a lane for each element. Only the first one
+/// takes divisions: each of the others is the next place. If the quad reaches beyond `count`, its surplus lanes repeat
+/// the last element.
+pub(super) fn take_quad_apart<'k>(
+    k: &'k KernelBuilder,
+    quad: Value<'k>,
+    count: Value<'k>,
+    lengths: &[Value<'k>],
+) -> (Value<'k>, Vec<Value<'k>>) {
+    let first = quad * 4;
+    let (rest, coordinates) = take_apart(first, lengths);
+    let mut lane = (rest, coordinates);
+    let mut lanes = vec![lane.clone()];
+    for number in 1..4 {
+        let (rest, coordinates) = &mut lane;
+        let mut moves = (first + number).lt(count);
+        for (place, &length) in coordinates.iter_mut().zip(lengths).rev() {
+            let next = moves.select(*place + 1, *place);
+            moves = next.eq(length);
+            *place = next.lt(length).select(next, 0);
+        }
+        *rest = moves.select(*rest + 1, *rest);
+        lanes.push(lane.clone());
+    }
+    let rests: Vec<_> = lanes.iter().map(|(rest, _)| *rest).collect();
+    let along = |axis: usize| k.vector(&lanes.iter().map(|(_, coordinates)| coordinates[axis]).collect::<Vec<_>>());
+    (k.vector(&rests), (0..lengths.len()).map(along).collect())
 }
 
 /// The lengths of some axes, as parameters. They split a linear index into coordinates.
@@ -432,6 +455,14 @@ impl<'k> Grid<'k> {
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
         let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
         let (outermost, inner) = take_apart(index, inner);
+        [&[outermost], &inner[..]].concat()
+    }
+
+    /// Returns the coordinates of a quad's elements, with a lane for each. If the quad reaches beyond `count`, its
+    /// surplus lanes repeat the last element.
+    pub fn quad_coordinates(&self, k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Vec<Value<'k>> {
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        let (outermost, inner) = take_quad_apart(k, quad, count, inner);
         [&[outermost], &inner[..]].concat()
     }
 }

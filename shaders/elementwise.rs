@@ -151,11 +151,9 @@ impl Family for Elementwise {
         let outputs = outputs(&self.expr, &self.kept);
         let outputs: Vec<_> = outputs.map(|(name, id, dtype)| (Quads::output(k, &name, dtype), id)).collect();
 
-        let lanes = match () {
-            _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
-            _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
-            _ => 0,
-        };
+        let has = |is: fn(&InputLayout) -> bool| self.inputs.iter().any(|(_, layout)| is(layout));
+        let (by_elements, by_quads) =
+            (has(|&layout| layout == InputLayout::Strided), has(|layout| layout.is_strided()));
         let last = count - 1;
         // The last quad may reach beyond the output; its surplus lanes repeat the last element.
         let places = |quad: Value<'k>| {
@@ -165,7 +163,14 @@ impl Family for Elementwise {
             })
         };
         let load = |quad: Value<'k>| -> Vec<Value<'k>> {
-            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| lengths.coordinates(place)).collect();
+            let coordinates = if by_elements {
+                let all = lengths.quad_coordinates(k, quad, count);
+                (0..4).map(|lane| all.iter().map(|place| place.lane(lane)).collect()).collect()
+            } else if by_quads {
+                vec![lengths.coordinates(quad * 4)]
+            } else {
+                Vec::new()
+            };
             inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
         };
         let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();

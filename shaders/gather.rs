@@ -180,8 +180,9 @@ impl Family for Gather {
         let quad = k.global_index();
         let first = quad * 4;
         k.when(first.lt(count), || {
+            let places = lengths.quad_coordinates(k, quad, count);
             let lanes = [0, 1, 2, 3].map(|lane| {
-                let place = lengths.coordinates((first + lane).min(count - 1));
+                let place: Vec<_> = places.iter().map(|place| place.lane(lane)).collect();
                 let wanted = index.load_index(index_at.at(&place));
                 let inside = wanted.lt(length);
                 inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)

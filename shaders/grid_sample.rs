@@ -1,7 +1,7 @@
 //! Samples images at a grid of places. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Quads, quad_indices};
+use super::elements::{Elements, Quads};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use super::parameters::{Float, Form, Lengths, Size, View, parameters};
 use crate::base::dtype::DType;
@@ -144,7 +144,7 @@ impl Family for GridSample {
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            let coordinates = lengths.coordinates(quad_indices(k, quad, count));
+            let coordinates = lengths.quad_coordinates(k, quad, count);
             let [image, channel, row, column] = std::array::from_fn(|axis| coordinates[axis]);
             let pair = grid_at.at(&[image, row, column]);
             let number = |at| grid.gather_lanes(k, at).convert(self.places().compute_scalar());

@@ -11,6 +11,17 @@ pub(crate) enum Interpolation {
     Cubic,
 }
 
+impl Interpolation {
+    /// The number of elements along an axis that an output combines.
+    pub fn taps(self) -> u32 {
+        match self {
+            Interpolation::Nearest => 1,
+            Interpolation::Linear => 2,
+            Interpolation::Cubic => 4,
+        }
+    }
+}
+
 /// Elements along an axis from which others are interpolated.
 pub(super) struct Tap<'k> {
     /// Their offset along the axis, in elements of the buffer.

@@ -1,7 +1,7 @@
 //! Pads tensors with a border. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Quads, quad_indices};
+use super::elements::{Elements, Quads};
 use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters, times};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
@@ -91,7 +91,7 @@ impl Family for Pad {
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            let places = lengths.coordinates(quad_indices(k, quad, count));
+            let places = lengths.quad_coordinates(k, quad, count);
             let sources: Vec<Value> =
                 (places.iter().zip(&axes)).map(|(&place, axis)| self.border.source(place, axis)).collect();
             let Some(fill) = fill else {

@@ -1,6 +1,6 @@
 //! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, lowest, quad_indices, take_apart};
+use super::elements::{Elements, lowest, take_quad_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Float, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
@@ -184,10 +184,8 @@ impl Family for Pool {
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            // The last quad may reach beyond the output.
-            let index = quad_indices(k, quad, count);
             let lengths: Vec<_> = [channels].into_iter().chain(spatial.iter().map(|axis| axis.window.output)).collect();
-            let (image, places) = take_apart(index, &lengths);
+            let (image, places) = take_quad_apart(k, quad, count, &lengths);
             let (channel, places) = (places[0], &places[1..]);
             let from_last = (1..=self.axes).rev();
             let axes = spatial.iter().zip(places).zip(from_last);

@@ -1,8 +1,8 @@
 //! Resizes axes by interpolation. Each invocation computes four consecutive elements of the output, or these four of
-//! several planes. A plane is what the resized axes hold.
+//! several planes. A plane is what the resized axes hold. If outputs share inputs, an invocation computes four by four.
 
 use super::Family;
-use super::elements::{Elements, Quads, quad_indices, take_apart};
+use super::elements::{Elements, Quads, take_apart};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use super::parameters::{Bits, Each, Float, Form, Lengths, Size, View, parameters, times};
 use crate::base::dtype::DType;
@@ -28,6 +28,9 @@ pub(crate) struct Resize {
     /// How many inputs the second, third and fourth output of such a quad are behind the first one along the last axis,
     /// if this is the same for all quads. An input that several of them combine is then loaded once.
     pub steps: Option<[u32; 3]>,
+    /// The same along the axis before, if `steps` are known and that axis of the output is a multiple of four, too. An
+    /// invocation then computes four such quads, one below the other.
+    pub row_steps: Option<[u32; 3]>,
 }
 
 parameters! {
@@ -108,9 +111,48 @@ impl<'k> Line<'k> {
         (first..).zip(weights).map(tap).collect()
     }
 
+    /// Returns what the four outputs from `4 quad` on combine.
+    fn four(
+        &self,
+        config: &Resize,
+        a: Option<Value<'k>>,
+        stride: Value<'k>,
+        quad: Value<'k>,
+        steps: [u32; 3],
+    ) -> Four<'k> {
+        let places = quad.kernel().vector(&[0, 1, 2, 3].map(|lane| quad * 4 + lane));
+        let [whole, t] = self.place(places, config.weight_scalar());
+        let (first, weights) = config.weights(a, t);
+        let [second, third, fourth] = steps;
+        let offset = |n: u32| self.offset(whole.lane(0) + (first + n as i32), stride);
+        let offsets = (0..fourth + config.interpolation.taps()).map(offset).collect();
+        let steps = [0, second, third, fourth].map(|step| step as usize);
+        Four { offsets, steps, weights: weights.into_iter().flatten().map(Value::opaque).collect() }
+    }
+
     /// Returns the offset of the input at a place, or of the nearest one if the place is outside.
     fn offset(&self, place: Value<'k>, stride: Value<'k>) -> Value<'k> {
         place.max(0).convert(Scalar::U32).min(self.length - 1) * stride
+    }
+}
+
+/// Four outputs along an axis, and the inputs that they share.
+struct Four<'k> {
+    /// Of all inputs that any output combines.
+    offsets: Vec<Value<'k>>,
+    /// Each output's first input among them.
+    steps: [usize; 4],
+    /// The weights of each output's inputs: a lane per output. The nearest one has no weight.
+    weights: Vec<Value<'k>>,
+}
+
+impl<'k> Four<'k> {
+    /// Returns the sum of an output's inputs, which `input` tells by their places among all, times what `weight` makes
+    /// of their weights.
+    fn sum(&self, weight: impl Fn(Value<'k>) -> Value<'k>, input: impl Fn(usize) -> Value<'k>) -> Value<'k> {
+        let terms = self.weights.iter().enumerate().map(|(n, &own)| weight(own) * input(n));
+        let Some(sum) = terms.reduce(|sum, term| sum + term) else { unreachable!("inputs have weights") };
+        sum
     }
 }
 
@@ -118,8 +160,11 @@ impl Family for Resize {
     fn name(&self) -> String {
         let Resize { dtype, interpolation, rank, resized, .. } = self;
         let planes = if self.by_planes { ", by planes" } else { "" };
-        let steps = self.steps.map_or_else(String::new, |[b, c, d]| format!(", steps 0-{b}-{c}-{d}"));
-        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps})").to_lowercase()
+        let named = |name, steps: Option<[u32; 3]>| {
+            steps.map_or_else(String::new, |[b, c, d]| format!(", {name} 0-{b}-{c}-{d}"))
+        };
+        let (steps, rows) = (named("steps", self.steps), named("rows", self.row_steps));
+        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -146,56 +191,81 @@ impl Family for Resize {
         let Some(own) = planes else {
             let quad = k.global_index();
             k.when((quad * 4).lt(count), || {
-                let places = lengths.coordinates(quad_indices(k, quad, count));
+                let places = lengths.quad_coordinates(k, quad, count);
                 let (kept, resized) = places.split_at(self.rank - self.resized);
                 store(quad, x_at.at(kept), &taps_at(resized));
             });
             return;
         };
         let [planes, outer @ .., columns] = lengths.lengths() else { unreachable!("planes have an axis") };
-        let sizes = [outer, &[*columns / 4]].concat();
+        let mut sizes = [outer, &[*columns / 4]].concat();
+        let rows_of_invocation = if self.row_steps.is_some() { 4 } else { 1 };
+        if let (Some(_), [.., rows, _]) = (self.row_steps, &mut sizes[..]) {
+            *rows = *rows / 4;
+        }
         let (block, places) = take_apart(k.global_index(), &sizes);
         k.when((block * own).lt(*planes), || {
-            let Some(((quad, rows), along)) = places.split_last().zip(lines.last()) else {
+            let ([outer_sizes @ .., width], [outer_places @ .., quad]) = (&sizes[..], &places[..]) else {
                 unreachable!("an axis is resized")
             };
-            let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
             let each_plane = |store: &dyn Fn(Value<'k>, Value<'k>)| {
                 k.for_range(block * own, (block * own + own).min(*planes), |plane| {
-                    let quad = sizes.iter().zip(&places).fold(plane, |index, (&size, &place)| index * size + place);
-                    store(quad, x_at.at(&[plane]));
+                    let outer = outer_sizes.iter().zip(outer_places);
+                    let line = outer.fold(plane, |index, (&size, &place)| index * size + place);
+                    store(line * rows_of_invocation * *width + *quad, x_at.at(&[plane]));
                 });
             };
-            let Some([second, third, fourth]) = self.steps else {
-                let taps = taps_at(&[rows, &[columns]].concat());
+            let (Some(steps), [outer_lines @ .., along]) = (self.steps, &lines[..]) else {
+                let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
+                let taps = taps_at(&[outer_places, &[columns]].concat());
                 return each_plane(&|quad, first| store(quad, first, &taps));
             };
-            let rows = taps_at(rows);
-            let [whole, t] = along.place(columns, self.weight_scalar());
-            let (first, weights) = self.weights(a, t);
-            let weights: Vec<_> = weights.into_iter().map(|weight| weight.map(Value::opaque)).collect();
-            let offset = |n: usize| along.offset(whole.lane(0) + (first + n as i32), x_at.stride(1));
-            let offsets: Vec<_> = (0..fourth as usize + weights.len()).map(offset).collect();
-            let steps = [0, second, third, fourth].map(|step| step as usize);
-            each_plane(&|quad, first| {
-                if nearest {
-                    let first = rows.iter().flatten().fold(first, |index, tap| index + tap.offset);
-                    return y.store_lanes(k, quad, steps.map(|step| x.load(first + offsets[step])));
+            let columns = along.four(self, a, x_at.stride(1), *quad, steps);
+            let rows = match (self.row_steps, outer_lines, outer_places) {
+                (Some(steps), [.., down], [.., row]) => Some(down.four(self, a, x_at.stride(2), *row, steps)),
+                _ => None,
+            };
+            let taps = taps_at(&outer_places[..outer_places.len() - usize::from(rows.is_some())]);
+            if nearest {
+                let first_of = |first: Value<'k>| taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
+                let line = |first: Value<'k>| columns.steps.map(|step| x.load(first + columns.offsets[step]));
+                return each_plane(&|quad, first| match &rows {
+                    None => y.store_lanes(k, quad, line(first_of(first))),
+                    Some(rows) => {
+                        let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first_of(first) + at)).collect();
+                        for (n, &step) in (0..).zip(&rows.steps) {
+                            y.store_lanes(k, quad + *width * n, lines[step]);
+                        }
+                    }
+                });
+            }
+            let line = |first: Value<'k>| {
+                let inputs: Vec<_> =
+                    columns.offsets.iter().map(|&at| combined(k, x, first + at, None, &taps)).collect();
+                columns.sum(|weight| weight, |n| k.vector(&columns.steps.map(|step| inputs[step + n])))
+            };
+            each_plane(&|quad, first| match &rows {
+                None => y.store(k, quad, line(first)),
+                Some(rows) => {
+                    let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
+                    for (n, &step) in (0..).zip(&rows.steps) {
+                        y.store(k, quad + *width * n, rows.sum(|weight| weight.lane(n), |tap| lines[step + tap]));
+                    }
                 }
-                let inputs: Vec<_> = offsets.iter().map(|&at| combined(k, x, first + at, None, &rows)).collect();
-                let terms = weights
-                    .iter()
-                    .enumerate()
-                    .filter_map(|(n, &weight)| Some(weight? * k.vector(&steps.map(|step| inputs[step + n]))));
-                let Some(sum) = terms.reduce(|sum, term| sum + term) else { unreachable!("inputs have weights") };
-                y.store(k, quad, sum);
             });
         });
     }
 
     fn samples() -> Vec<Self> {
-        let sample =
-            |dtype, interpolation| Resize { dtype, interpolation, rank: 3, resized: 2, by_planes: false, steps: None };
+        let sample = |dtype, interpolation| Resize {
+            dtype,
+            interpolation,
+            rank: 3,
+            resized: 2,
+            by_planes: false,
+            steps: None,
+            row_steps: None,
+        };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
             samples.push(sample(dtype, Interpolation::Nearest));
@@ -205,7 +275,9 @@ impl Family for Resize {
         }
         let by_planes: Vec<_> = samples.iter().map(|sample| Resize { by_planes: true, ..sample.clone() }).collect();
         let by_two = by_planes.iter().map(|sample| Resize { steps: Some([1, 1, 2]), ..sample.clone() });
-        samples.extend(by_two.collect::<Vec<_>>());
+        let by_two: Vec<_> = by_two.collect();
+        samples.extend(by_two.iter().map(|sample| Resize { row_steps: Some([0, 1, 1]), ..sample.clone() }));
+        samples.extend(by_two);
         samples.extend(by_planes);
         samples
     }

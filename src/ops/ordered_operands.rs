@@ -13,9 +13,9 @@ use crate::tensor::Tensor;
 const PRODUCTS_PER_COPY: usize = 16;
 const FEWEST_PRODUCTS: usize = 1 << 19;
 
-/// On GPUs, a copied element pays if it is part of this many products, and the depth is this great or there are many
-/// rows and columns. On an H100, a copy takes at least 4 us. 1024 x 1024 by 1024 x 31 takes 35 us element by element,
-/// and 8 us by 16 bytes.
+/// On GPUs, and for bytes as words, a copied element pays if it is part of this many products. On GPUs, the depth must
+/// be this great, too, or the batch must have many rows and columns. On an H100, a copy takes at least 4 us.
+/// 1024 x 1024 by 1024 x 31 takes 35 us element by element, and 8 us by 16 bytes.
 const FEWEST_USES: usize = 32;
 const LEAST_DEPTH: usize = 256;
 const MANY: usize = 128;
@@ -34,13 +34,14 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
     let count = 16 / bytes;
     let [a, b] = problem.along(count);
     let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
+    let (copy_a, copy_b) = (pays(a, n), pays(b, m));
+    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
     // A longer depth needs copies of both.
-    let longer = missing[0] > 0 && m.min(n) >= FEWEST_USES;
-    let (copy_a, copy_b) = (pays(a, n) || longer, pays(b, m) || longer);
-    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b) || (missing[0] > 0 && !longer);
-    if unreadable || !is_large(lhs.device(), problem.sizes) || !(copy_a || copy_b) {
+    let longer = missing[0] > 0;
+    if unreadable || !(copy_a || copy_b) || (longer && m.min(n) < FEWEST_USES) || !is_large(lhs.device(), problem) {
         return Ok(None);
     }
+    let (copy_a, copy_b) = (copy_a || longer, copy_b || longer);
     // Rows stay rows, as a transposed copy takes longer. But units read bytes along the depth.
     if problem.rhs.column == 1 && bytes > 1 && copy_b {
         let lhs = if copy_a { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
@@ -53,7 +54,7 @@ pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
 /// copy, if a copy does not pay, or if the device has no such lanes.
 pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
     let [m, n, _] = problem.sizes;
-    if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) || !is_large(lhs.device(), problem.sizes) {
+    if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) || !is_large(lhs.device(), problem) {
         return Ok(None);
     }
     let [copy_a, copy_b] = problem.broadcast_readings().map(|along| along.is_none());
@@ -69,7 +70,7 @@ pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) ->
 pub(super) fn for_vectors(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
     let [m, n, _] = problem.sizes;
     let are_few = (2..=FEW_VECTORS).contains(&n) && lhs.dtype().size_in_bytes() <= 4;
-    let pays = has_blocks(lhs.device()) && are_few && m >= FEWEST_USES && is_large(lhs.device(), problem.sizes);
+    let pays = has_blocks(lhs.device()) && are_few && m >= FEWEST_USES && is_large(lhs.device(), problem);
     match problem.along(QUAD) {
         [Some(Along::Depth), b] if pays && b != Some(Along::Depth) => {
             along_depth([lhs, rhs], [false, true], QUAD).map(Some)
@@ -79,11 +80,12 @@ pub(super) fn for_vectors(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) 
 }
 
 /// Whether a product takes so long that copies of its operands pay.
-fn is_large(device: &Device, [m, n, k]: [usize; 3]) -> bool {
+fn is_large(device: &Device, problem: &BatchedProduct) -> bool {
+    let ([m, n, k], batches) = (problem.sizes, problem.batches());
     if has_blocks(device) {
-        return m.min(n) >= MANY || k >= LEAST_DEPTH;
+        return batches.saturating_mul(m.min(n)) >= MANY || k >= LEAST_DEPTH;
     }
-    m.saturating_mul(n).saturating_mul(k) >= FEWEST_PRODUCTS
+    [m, n, k].into_iter().fold(batches, usize::saturating_mul) >= FEWEST_PRODUCTS
 }
 
 /// GPUs compute products by blocks, software devices do not.

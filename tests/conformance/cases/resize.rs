@@ -377,7 +377,21 @@ pub fn add(suite: &mut Suite) {
                 check_resize(&input, &[7, 12], resizing)?;
                 check_resize(&input, &[4], resizing)?;
             }
-            Ok(())
+            // Four rows of the output share inputs, too.
+            let input = shaped("resize", &[9, 4, 6], Layout::Sliced, dtype, domain(resizing), device)?;
+            for size in [[8, 12], [16, 24], [8, 24], [16, 12], [8, 8]] {
+                check_resize(&input, &size, resizing)?;
+            }
+            if resizing.mode == Resizing::CUBIC.mode {
+                return Ok(());
+            }
+            if full_tier() {
+                // Large enough for a GPU to do so.
+                let input = shaped("resize", &[300, 32, 32], Layout::Contiguous, dtype, domain(resizing), device)?;
+                check_resize(&input, &[64, 64], resizing)?;
+            }
+            let input = shaped("resize", &[5, 2, 4, 6], Layout::Contiguous, dtype, domain(resizing), device)?;
+            check_resize(&input, &[3, 8, 12], resizing)
         });
     }
     suite.add("upsample_nearest1d", "u8::names", |device| {
