@@ -111,23 +111,23 @@ impl<'k> Line<'k> {
         (first..).zip(weights).map(tap).collect()
     }
 
-    /// Returns what the four outputs from `4 quad` on combine.
-    fn four(
+    /// Returns what the four outputs from `4 quad` on share.
+    fn sharing(
         &self,
         config: &Resize,
         a: Option<Value<'k>>,
         stride: Value<'k>,
         quad: Value<'k>,
         steps: [u32; 3],
-    ) -> Four<'k> {
+    ) -> Sharing<'k> {
         let places = quad.kernel().vector(&[0, 1, 2, 3].map(|lane| quad * 4 + lane));
         let [whole, t] = self.place(places, config.weight_scalar());
         let (first, weights) = config.weights(a, t);
         let [second, third, fourth] = steps;
         let offset = |n: u32| self.offset(whole.lane(0) + (first + n as i32), stride);
         let offsets = (0..fourth + config.interpolation.taps()).map(offset).collect();
-        let steps = [0, second, third, fourth].map(|step| step as usize);
-        Four { offsets, steps, weights: weights.into_iter().flatten().map(Value::opaque).collect() }
+        let steps = [0, second, third, fourth].map(|step| step as usize).into();
+        Sharing { offsets, steps, weights: weights.into_iter().flatten().map(Value::opaque).collect() }
     }
 
     /// Returns the offset of the input at a place, or of the nearest one if the place is outside.
@@ -136,23 +136,27 @@ impl<'k> Line<'k> {
     }
 }
 
-/// Four outputs along an axis, and the inputs that they share.
-struct Four<'k> {
+/// Neighbouring outputs along an axis, and the inputs that they share.
+struct Sharing<'k> {
     /// Of all inputs that any output combines.
     offsets: Vec<Value<'k>>,
     /// Each output's first input among them.
-    steps: [usize; 4],
-    /// The weights of each output's inputs: a lane per output. The nearest one has no weight.
+    steps: Vec<usize>,
+    /// The weights of each output's inputs: a lane per output. An output of one input has none.
     weights: Vec<Value<'k>>,
 }
 
-impl<'k> Four<'k> {
-    /// Returns the sum of an output's inputs, which `input` tells by their places among all, times what `weight` makes
-    /// of their weights.
+impl<'k> Sharing<'k> {
+    /// One output, which is its input.
+    fn alone(k: &'k KernelBuilder) -> Self {
+        Sharing { offsets: vec![k.u32(0)], steps: vec![0], weights: Vec::new() }
+    }
+
+    /// Returns the sum of an output's inputs times their weights. `input` gets the number of an input, counted from the
+    /// output's first one, and `weight` what the weights of an input are.
     fn sum(&self, weight: impl Fn(Value<'k>) -> Value<'k>, input: impl Fn(usize) -> Value<'k>) -> Value<'k> {
         let terms = self.weights.iter().enumerate().map(|(n, &own)| weight(own) * input(n));
-        let Some(sum) = terms.reduce(|sum, term| sum + term) else { unreachable!("inputs have weights") };
-        sum
+        terms.reduce(|sum, term| sum + term).unwrap_or_else(|| input(0))
     }
 }
 
@@ -220,37 +224,35 @@ impl Family for Resize {
                 let taps = taps_at(&[outer_places, &[columns]].concat());
                 return each_plane(&|quad, first| store(quad, first, &taps));
             };
-            let columns = along.four(self, a, x_at.stride(1), *quad, steps);
-            let rows = match (self.row_steps, outer_lines, outer_places) {
-                (Some(steps), [.., down], [.., row]) => Some(down.four(self, a, x_at.stride(2), *row, steps)),
-                _ => None,
+            let columns = along.sharing(self, a, x_at.stride(1), *quad, steps);
+            let (rows, places) = match (self.row_steps, outer_lines, outer_places) {
+                (Some(steps), [.., down], [places @ .., row]) => {
+                    (down.sharing(self, a, x_at.stride(2), *row, steps), places)
+                }
+                _ => (Sharing::alone(k), outer_places),
             };
-            let taps = taps_at(&outer_places[..outer_places.len() - usize::from(rows.is_some())]);
+            let taps = taps_at(places);
             if nearest {
-                let first_of = |first: Value<'k>| taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
-                let line = |first: Value<'k>| columns.steps.map(|step| x.load(first + columns.offsets[step]));
-                return each_plane(&|quad, first| match &rows {
-                    None => y.store_lanes(k, quad, line(first_of(first))),
-                    Some(rows) => {
-                        let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first_of(first) + at)).collect();
-                        for (n, &step) in (0..).zip(&rows.steps) {
-                            y.store_lanes(k, quad + *width * n, lines[step]);
-                        }
+                let line =
+                    |first: Value<'k>| std::array::from_fn(|lane| x.load(first + columns.offsets[columns.steps[lane]]));
+                return each_plane(&|quad, first| {
+                    let first = taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
+                    let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
+                    for (n, &step) in (0..).zip(&rows.steps) {
+                        y.store_lanes(k, quad + *width * n, lines[step]);
                     }
                 });
             }
             let line = |first: Value<'k>| {
-                let inputs: Vec<_> =
-                    columns.offsets.iter().map(|&at| combined(k, x, first + at, None, &taps)).collect();
-                columns.sum(|weight| weight, |n| k.vector(&columns.steps.map(|step| inputs[step + n])))
+                let inputs = columns.offsets.iter().map(|&at| combined(k, x, first + at, None, &taps));
+                let inputs: Vec<_> = inputs.collect();
+                let four = |n| columns.steps.iter().map(|step| inputs[step + n]).collect::<Vec<_>>();
+                columns.sum(|weight| weight, |n| k.vector(&four(n)))
             };
-            each_plane(&|quad, first| match &rows {
-                None => y.store(k, quad, line(first)),
-                Some(rows) => {
-                    let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
-                    for (n, &step) in (0..).zip(&rows.steps) {
-                        y.store(k, quad + *width * n, rows.sum(|weight| weight.lane(n), |tap| lines[step + tap]));
-                    }
+            each_plane(&|quad, first| {
+                let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
+                for (n, &step) in (0..).zip(&rows.steps) {
+                    y.store(k, quad + *width * n, rows.sum(|weight| weight.lane(n), |tap| lines[step + tap]));
                 }
             });
         });
