@@ -14,6 +14,7 @@ pub mod tuning {
 mod tests {
     use crate::kernels::block_product::BlockTile;
     use crate::kernels::blocks::{Blocks, DeclaredMatrix, HALVES, Scale, units};
+    use crate::kernels::matmul::loose::{self, Shift};
     use crate::shader::{Access, KernelBuilder, Scalar, Type};
     use crate::{Argument, BlockFormat, DType, Device, Kernel, Result, Tensor};
     use half::f16;
@@ -116,6 +117,39 @@ mod tests {
                 let bound = rounded * f16::EPSILON.to_f32() / 2.0 + 2f32.powi(-24);
                 assert!((found - expected).abs() <= bound, "{format} {i}: {found}, not {expected} within {bound}");
             }
+        }
+    }
+
+    /// The elements are their indices, counted from 1.
+    #[test]
+    fn loose_vectors_begin_and_end_anywhere() {
+        const COUNT: u32 = 24;
+        let device = Device::vulkan(0).unwrap();
+        let kernel = Kernel::build("loose vectors", &device, 32, |k| {
+            let x = k.buffer("x", Type::vec4(Scalar::U32), Access::Read);
+            let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+            let filled = k.buffer("filled", Type::vec4(Scalar::U32), Access::Write);
+            let index = k.global_index();
+            k.when(index.lt(COUNT), || {
+                let left = k.u32(COUNT) - index;
+                let vector = Shift::of(index).vector(loose::load(x, index, left));
+                y.store(index, vector);
+                filled.store(index, loose::first_elements(vector, left));
+            });
+        });
+        let words: Vec<u32> = (0..COUNT / 2).map(|word| (2 * word + 1) | (2 * word + 2) << 16).collect();
+        let x = Tensor::from_slice(&words, words.len(), &device).unwrap();
+        let output = || Argument::output(4 * COUNT as usize);
+        let [y, filled] = kernel.unwrap().launch(1, [x.into(), output(), output()]).unwrap();
+        let halves = |x: Tensor| -> Vec<u32> {
+            x.to_vec::<u32>().unwrap().into_iter().flat_map(|word| [word & 0xffff, word >> 16]).collect()
+        };
+        let (y, filled) = (halves(y), halves(filled));
+        for (at, (found, filled)) in (0..).zip(y.into_iter().zip(filled)) {
+            let element = at / 8 + at % 8 + 1;
+            let is_there = element <= COUNT;
+            assert!(!is_there || found == element, "vector {}: {found}, not {element}", at / 8);
+            assert_eq!(filled, if is_there { element } else { 0 }, "vector {}", at / 8);
         }
     }
 }

@@ -4,10 +4,11 @@
 
 use super::exit::{Exit, Place};
 use super::fragments;
-use super::windows::{Line, Lines};
+use super::unit_operand::{Found, Source, Step, UnitSide, UnitTile};
+use super::windows::Lines;
 use super::{Along, Matmul, Part, ProductBlock};
 use crate::base::dtype::DType;
-use crate::kernels::blocks::{Blocks, Neighbours};
+use crate::kernels::blocks::Blocks;
 use crate::kernels::encoding::Encoding;
 use crate::kernels::workgroup::is_last;
 use crate::shader::{
@@ -16,18 +17,44 @@ use crate::shader::{
 };
 use crate::tuning::{self, UnitBlock};
 
-/// How the operands lie in memory.
+/// How the operands and the product lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct UnitLayout {
     /// The size of a unit's product.
     pub unit: [u32; 3],
-    /// The axes along which operands are read, 16 bytes at a time.
-    pub a: Along,
-    pub b: Along,
+    pub a: UnitReading,
+    pub b: UnitReading,
     /// True if the product's depth is a multiple of the tile's, so that no load is beyond it.
     pub whole: bool,
     /// True if the depth is split into parts, one per workgroup. The last workgroup that is done adds up all parts.
     pub parts: bool,
+    /// True if rows of the product begin anywhere, so that elements are stored one by one.
+    pub single: bool,
+}
+
+/// How an operand is read, 16 bytes at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitReading {
+    pub along: Along,
+    /// True if lines begin anywhere. Each load then takes parts of two vectors. Elements have 16 bits.
+    pub loose: bool,
+}
+
+impl UnitReading {
+    /// Reads lines that begin with whole vectors.
+    pub const fn aligned(along: Along) -> Self {
+        UnitReading { along, loose: false }
+    }
+
+    /// Reads lines that begin anywhere.
+    pub const fn loose(along: Along) -> Self {
+        UnitReading { along, loose: true }
+    }
+
+    fn name(self) -> String {
+        let loose = if self.loose { "loose " } else { "" };
+        format!("{loose}{}", if self.along == Along::Depth { "depth" } else { "other" })
+    }
 }
 
 pub(super) const LANES: u32 = UnitBlock::LANES;
@@ -83,7 +110,7 @@ impl UnitBlock {
     /// Returns the tiles of both operands.
     fn tiles(self, dtype: DType, layout: UnitLayout) -> [UnitTile; 2] {
         let bytes = dtype.size_in_bytes() as u32;
-        [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(along, extent)| match along {
+        [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(reading, extent)| match reading.along {
             Along::Depth => UnitTile { lines: extent, line: self.depth / VECTOR },
             Along::Other => UnitTile { lines: self.depth / bytes, line: extent * bytes / VECTOR },
         })
@@ -107,194 +134,34 @@ impl UnitLayout {
                 ([16, 32, depth], 8),
             ]);
             samples.extend(sizes.map(|(unit, bits)| {
-                let along = |bit| if bits & bit == 0 { Along::Depth } else { Along::Other };
-                (dtype, UnitLayout { unit, a: along(1), b: along(2), whole: bits & 4 == 0, parts: bits == 8 })
+                let reading = |bit| UnitReading::aligned(if bits & bit == 0 { Along::Depth } else { Along::Other });
+                let (a, b) = (reading(1), reading(2));
+                (dtype, UnitLayout { unit, a, b, whole: bits & 4 == 0, parts: bits == 8, single: false })
             }));
+            let [by_depth, by_other] = [Along::Depth, Along::Other].map(UnitReading::loose);
+            let layout = |a, b| UnitLayout { unit: [16, 16, depth], a, b, whole: false, parts: false, single: true };
+            let in_parts = UnitLayout { whole: true, parts: true, ..layout(by_depth, by_other) };
+            let loose = [layout(by_depth, by_other), layout(by_other, by_depth), in_parts];
+            samples.extend(loose.into_iter().filter(|_| dtype.size_in_bytes() == 2).map(|layout| (dtype, layout)));
         }
         samples
     }
 
     /// True if there is a kernel of this block for operands in this layout.
     pub fn suits(self, block: UnitBlock, dtype: DType) -> bool {
-        let UnitLayout { unit, a, whole, parts, .. } = self;
-        !block.fragments || (unit == [16; 3] && a == Along::Depth && whole && !parts && dtype.size_in_bytes() == 2)
+        let UnitLayout { unit, a, b, whole, parts, single } = self;
+        let in_fragments = unit == [16; 3]
+            && (a, b.loose) == (UnitReading::aligned(Along::Depth), false)
+            && (whole, parts, single) == (true, false, false);
+        let has_halves = dtype.size_in_bytes() == 2;
+        (!block.fragments || (in_fragments && has_halves)) && (has_halves || !(a.loose || b.loose))
     }
 
     pub fn name(self) -> String {
-        let read = |along| if along == Along::Depth { "depth" } else { "other" };
-        let whole = if self.whole { ", whole" } else { "" };
-        let parts = if self.parts { ", parts" } else { "" };
-        let [m, n, k] = self.unit;
-        format!("by {m}x{n}x{k}, a {}, b {}{whole}{parts}", read(self.a), read(self.b))
-    }
-}
-
-/// The tile of an operand: lines of vectors. One vector of padding between lines puts them into different banks.
-#[derive(Clone, Copy)]
-struct UnitTile {
-    lines: u32,
-    /// Vectors in a line.
-    line: u32,
-}
-
-impl UnitTile {
-    /// The distance between lines.
-    fn pitch(self) -> u32 {
-        self.line + 1
-    }
-
-    fn vectors(self) -> u32 {
-        self.lines * self.pitch()
-    }
-
-    /// The same without the padding.
-    fn vectors_of_lines(self) -> u32 {
-        self.lines * self.line
-    }
-}
-
-/// The buffer of an operand.
-enum Source<'k> {
-    Dense(Array<'k>),
-    /// A quantised matrix, read along the depth, and the numbers of a block.
-    Blocks(Blocks<'k>, u32),
-}
-
-/// Vectors on their way from the buffer to the tile.
-enum Vectors<'k> {
-    Dense(Value<'k>),
-    /// Halves, and whether they are within the depth.
-    Packed(Box<Neighbours<'k>>, Option<Value<'k>>),
-}
-
-/// An operand, and the tile that it is loaded to.
-struct UnitSide<'k> {
-    k: &'k KernelBuilder,
-    source: Source<'k>,
-    /// The memory of both tiles, and where this one begins.
-    memory: Array<'k>,
-    base: u32,
-    tile: UnitTile,
-    /// Where the subgroup's slice of the tile begins.
-    slice: Value<'k>,
-    along: Along,
-    ty: MatrixType,
-    /// Elements in a vector.
-    per_vector: u32,
-    /// The vectors that an invocation loads at a time.
-    together: u32,
-    threads: u32,
-    /// Where the matrix begins, its lines, how many there are, and where the block begins.
-    start: Value<'k>,
-    lines: Lines<'k>,
-    length: Value<'k>,
-    first: Value<'k>,
-    /// If lines are windows, those that this invocation loads from. They are found once, as that takes divisions.
-    windows: Vec<Line<'k>>,
-    /// The depth of the product, if loads may be beyond it.
-    depth: Option<Value<'k>>,
-}
-
-impl<'k> UnitSide<'k> {
-    /// Loads the vectors that begin at a place across the depth and at a depth. Beyond the edge, the last ones are
-    /// repeated, and they are not stored in the product. Beyond the depth, they are zero.
-    fn vectors(&self, place: Value<'k>, depth: Value<'k>) -> Vectors<'k> {
-        let last = match self.along {
-            Along::Depth => [1, self.per_vector * self.together],
-            Along::Other => [self.per_vector, 1],
-        };
-        let place = (self.first + place).min(self.length - last[0]);
-        let within = self.depth.map_or(depth, |end| depth.min(end - last[1]));
-        let is_within = self.depth.map(|end| depth.lt(end));
-        match &self.source {
-            Source::Dense(buffer) => {
-                let (first, _) = self.lines.index(&self.lines.line(place), &self.lines.depth(within));
-                let vector = buffer.load(first / self.per_vector);
-                Vectors::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
-            }
-            &Source::Blocks(ref blocks, elements) => {
-                let first = blocks.element(place, self.start + within);
-                let words = self.together * self.per_vector / 4;
-                let neighbours = blocks.neighbours(first / elements, first % elements, words);
-                Vectors::Packed(Box::new(neighbours), is_within)
-            }
-        }
-    }
-
-    /// Loads this invocation's vectors of windows, from a depth on.
-    fn load_windows(&self, buffer: Array<'k>, from: Value<'k>) -> Vec<Vectors<'k>> {
-        let [_, vector] = self.place(0);
-        let depth = from + vector * self.per_vector;
-        let is_within = self.depth.map(|end| depth.lt(end));
-        let depth = self.lines.depth(self.depth.map_or(depth, |end| depth.min(end - self.per_vector)));
-        let load = |line: &Line<'k>| {
-            let (first, is_inside) = self.lines.index(line, &depth);
-            let vector = buffer.load(first / self.per_vector);
-            let counts = is_inside.into_iter().chain(is_within).reduce(|a, b| a & b);
-            Vectors::Dense(counts.map_or(vector, |counts| counts.select(vector, 0)))
-        };
-        self.windows.iter().map(load).collect()
-    }
-
-    /// Returns the number of times that an invocation loads vectors of a tile.
-    fn turns(&self) -> u32 {
-        self.tile.vectors_of_lines() / (self.threads * self.together)
-    }
-
-    /// Returns the line of the tile that this invocation loads, and the first vector in the line.
-    fn place(&self, turn: u32) -> [Value<'k>; 2] {
-        let (lane, loads) = (self.k.local_index(), self.tile.line / self.together);
-        [lane / loads + turn * (self.threads / loads), lane % loads * self.together]
-    }
-
-    /// Loads this invocation's vectors of the tile that begins at a depth.
-    fn load(&self, from: Value<'k>) -> Vec<Vectors<'k>> {
-        if let (false, Source::Dense(buffer)) = (self.windows.is_empty(), &self.source) {
-            return self.load_windows(*buffer, from);
-        }
-        let load = |turn| {
-            let [line, vector] = self.place(turn);
-            let inside = vector * self.per_vector;
-            match self.along {
-                Along::Depth => self.vectors(line, from + inside),
-                Along::Other => self.vectors(inside, from + line),
-            }
-        };
-        (0..self.turns()).map(load).collect()
-    }
-
-    fn store(&self, loaded: &[Vectors<'k>]) {
-        for (turn, loaded) in (0..).zip(loaded) {
-            let [line, vector] = self.place(turn);
-            let values = match loaded {
-                &Vectors::Dense(value) => vec![value],
-                Vectors::Packed(neighbours, is_within) => {
-                    let fours = neighbours.halves();
-                    let vectors = fours.chunks(2).map(|fours| {
-                        let words = fours.iter().flat_map(|four| four.bitcast(Type::vec2(Scalar::U32)).lanes());
-                        let vector = self.k.vector(&words.collect::<Vec<_>>());
-                        is_within.map_or(vector, |is_within| is_within.select(vector, 0))
-                    });
-                    vectors.collect()
-                }
-            };
-            for (i, value) in (0..).zip(values) {
-                self.memory.store(line * self.tile.pitch() + vector + (self.base + i), value);
-            }
-        }
-    }
-
-    /// Loads the matrix for a unit, at a place across the depth and at a depth of the slice.
-    fn unit(&self, place: Value<'k>, depth: u32) -> CooperativeMatrix<'k> {
-        let pitch = self.tile.pitch();
-        let index = match self.along {
-            Along::Depth => place * pitch + depth / self.per_vector,
-            Along::Other => place / self.per_vector + depth * pitch,
-        };
-        // Lines are rows of `a` along the depth, and of `b` along the other axis.
-        let rows = (self.ty.role == MatrixRole::A) == (self.along == Along::Depth);
-        let layout = if rows { MatrixLayout::Rows } else { MatrixLayout::Columns };
-        self.memory.load_matrix(self.slice + index, self.k.u32(pitch), layout, self.ty)
+        let is = |is: bool, name| if is { name } else { "" };
+        let ends = [is(self.whole, ", whole"), is(self.parts, ", parts"), is(self.single, ", y x1")].concat();
+        let ([m, n, k], a, b) = (self.unit, self.a.name(), self.b.name());
+        format!("by {m}x{n}x{k}, a {a}, b {b}{ends}")
     }
 }
 
@@ -344,45 +211,45 @@ impl<'k> Work<'k> {
         let subgroup = k.local_index() / LANES;
         let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
         let [m, n, unit_depth] = layout.unit;
-        let side =
-            |i: usize, source, along, (start, lines): (Value<'k>, Lines<'k>), [length, first]: [Value<'k>; 2]| {
-                let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
-                let base = if i == 0 { 0 } else { tiles[0].vectors() };
-                let in_slice =
-                    depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
-                // Two vectors share a scale. Large blocks have packed ones, which take long to decode.
-                let is_packed = matches!(source, Source::Blocks(_, 256));
-                let pairs = tiles[i].line.is_multiple_of(2)
-                    && tiles[i].vectors_of_lines().is_multiple_of(2 * block.invocations());
-                UnitSide {
-                    k,
+        let side = |i: usize,
                     source,
-                    memory,
-                    base,
-                    tile: tiles[i],
-                    slice: slice * (in_slice / per_vector) + base,
-                    along,
-                    ty: MatrixType { dtype, rows, columns, role },
-                    per_vector,
-                    together: if is_packed && pairs { 2 } else { 1 },
-                    threads: block.invocations(),
-                    start,
-                    lines,
-                    length,
-                    first,
-                    windows: Vec::new(),
-                    depth: (!layout.whole).then_some(p.depth),
-                }
+                    reading: UnitReading,
+                    (start, lines): (Value<'k>, Lines<'k>),
+                    [length, first]: [Value<'k>; 2]| {
+            let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
+            let base = if i == 0 { 0 } else { tiles[0].vectors() };
+            let along = reading.along;
+            let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
+            // Two vectors share a scale. Large blocks have packed ones, which take long to decode.
+            let is_packed = matches!(source, Source::Blocks(_, 256));
+            let pairs =
+                tiles[i].line.is_multiple_of(2) && tiles[i].vectors_of_lines().is_multiple_of(2 * block.invocations());
+            let mut side = UnitSide {
+                k,
+                source,
+                memory,
+                base,
+                tile: tiles[i],
+                slice: slice * (in_slice / per_vector) + base,
+                along,
+                ty: MatrixType { dtype, rows, columns, role },
+                per_vector,
+                together: if is_packed && pairs { 2 } else { 1 },
+                threads: block.invocations(),
+                start,
+                lines,
+                length,
+                first,
+                depth: p.depth,
+                found: Found::Nothing,
             };
-        let mut sides = [
+            side.find(i == 0 && p.windows.is_some(), reading);
+            side
+        };
+        let sides = [
             side(0, a_source, layout.a, (p.a.start, p.a_lines()), [p.m, p.first_row]),
             side(1, b_source, layout.b, (p.b.start, p.b_lines()), [p.n, p.first_column]),
         ];
-        if p.windows.is_some() {
-            let a = &mut sides[0];
-            let line = |turn| a.lines.line((a.first + a.place(turn)[0]).min(a.length - 1));
-            a.windows = (0..a.turns()).map(line).collect();
-        }
         let down = block.shape[0] / block.part[0];
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
         let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C };
@@ -402,15 +269,20 @@ impl<'k> Work<'k> {
         }
     }
 
-    /// Goes through the depth.
-    fn add_products(&self, p: &ProductBlock<'k>) {
-        let k = p.k;
+    /// Goes through the depth. If the last tile may end beyond it, that one comes first: the others need no care.
+    fn add_products(&self, p: &ProductBlock<'k>, whole: bool) {
+        let (k, zero) = (p.k, p.k.u32(0));
+        let last = (p.depth - 1) / self.depth * self.depth;
+        let (first, step, others) = match whole {
+            true => (zero, Step::Inside, [k.u32(self.depth), p.depth]),
+            false => (last, Step::Last, [zero, last]),
+        };
         for side in &self.sides {
-            side.store(&side.load(k.u32(0)));
+            side.store(&side.load(first, step));
         }
         k.barrier();
-        k.for_step(self.depth, p.depth, self.depth, |from| {
-            let loaded = self.sides.each_ref().map(|side| side.load(from));
+        k.for_step(others[0], others[1], self.depth, |from| {
+            let loaded = self.sides.each_ref().map(|side| side.load(from, Step::Inside));
             self.multiply();
             k.barrier();
             for (side, loaded) in self.sides.iter().zip(&loaded) {
@@ -585,7 +457,7 @@ impl<'a, 'k> Parts<'a, 'k> {
 
 pub fn write(p: &ProductBlock, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
     let work = Work::new(p, config, block, layout);
-    work.add_products(p);
+    work.add_products(p, layout.whole);
     work.store(p, config);
 }
 
@@ -612,7 +484,7 @@ mod tests {
         }
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2) + packed + windows);
+        assert_eq!(count, tiles * (11 * (2 + 2 + 1 + 1) + 3 * (2 + 2)) + fragments * 2 * (2 + 2) + packed + windows);
         assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
         assert_eq!(windows, 3, "in whole steps, in others, and in parts");
     }

@@ -1,12 +1,12 @@
 //! How sums leave the matrix units. Each lane takes vectors of neighbours in a row, applies the epilogue if there is
-//! one, and stores the vectors rounded.
+//! one, and stores the vectors rounded. If rows begin anywhere, it stores their elements one by one.
 
-use super::{Matmul, ProductBlock};
+use super::{Matmul, MatmulTile, ProductBlock, UnitLayout};
 use crate::base::dtype::DType;
-use crate::kernels::elements::Quads;
+use crate::kernels::elements::{Quads, narrowed};
 use crate::kernels::epilogue::Tail;
 use crate::kernels::expr::TermId;
-use crate::shader::{Access, Array, Scalar, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// Bytes that an invocation stores at a time.
 const VECTOR: u32 = 16;
@@ -14,17 +14,56 @@ const VECTOR: u32 = 16;
 pub(super) struct Exit<'a, 'k> {
     p: &'a ProductBlock<'k>,
     dtype: DType,
-    y: Array<'k>,
+    y: Rows<'k>,
     finish: Option<Finish<'k>>,
-    /// Elements of `y` in a vector.
+    /// Elements in a vector.
     pub per_vector: u32,
+}
+
+/// The rows of the product in memory.
+enum Rows<'k> {
+    /// Whole vectors.
+    Vectors(Array<'k>),
+    Singles(Singles<'k>),
 }
 
 /// The epilogue of the sums.
 struct Finish<'k> {
     tail: Tail<'k>,
     /// The terms of the epilogue that are stored too, because something else reads them.
-    kept: Vec<(Quads<'k>, TermId)>,
+    kept: Vec<(Kept<'k>, TermId)>,
+}
+
+enum Kept<'k> {
+    Quads(Quads<'k>),
+    Singles(Singles<'k>),
+}
+
+/// Elements of 16 or 32 bits that are stored one by one.
+struct Singles<'k> {
+    array: Array<'k>,
+    dtype: DType,
+}
+
+impl<'k> Singles<'k> {
+    fn output(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        let scalar = if dtype.size_in_bytes() == 2 { Scalar::F16 } else { dtype.compute_scalar() };
+        Singles { array: k.buffer(name, Type { scalar, lanes: 1 }, Access::Write), dtype }
+    }
+
+    /// Stores those of four neighbours that are inside of the product.
+    fn store(&self, p: &ProductBlock<'k>, [row, column]: [Value<'k>; 2], four: Value<'k>) {
+        for (column, number) in (0..).map(|lane: u32| column + lane).zip(four.lanes()) {
+            p.k.when(p.is_inside(row, column), || {
+                let element = match self.dtype.size_in_bytes() {
+                    // Bits of `bf16` travel as those of `f16`.
+                    2 => narrowed(p.k, self.dtype, number).bitcast(Type { scalar: Scalar::F16, lanes: 2 }).lane(0),
+                    _ => number,
+                };
+                self.array.store(p.place(row, column), element);
+            });
+        }
+    }
 }
 
 /// The place of vectors in their rows.
@@ -38,10 +77,20 @@ impl<'a, 'k> Exit<'a, 'k> {
     pub fn new(p: &'a ProductBlock<'k>, config: &Matmul) -> Self {
         let (k, dtype) = (p.k, config.output);
         let tail = p.tail(config);
-        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let kept = || config.kept().map(|(name, id, dtype)| (Quads::output(k, &name, dtype), id)).collect();
+        let single = matches!(config.tile, MatmulTile::MatrixUnits(_, UnitLayout { single: true, .. }));
+        let y = match single {
+            true => Rows::Singles(Singles::output(k, "y", dtype)),
+            false => Rows::Vectors(k.buffer("y", Type::vec4(Scalar::U32), Access::Write)),
+        };
+        let keep = |name: &str, dtype| match single {
+            true => Kept::Singles(Singles::output(k, name, dtype)),
+            false => Kept::Quads(Quads::output(k, name, dtype)),
+        };
+        let kept = || config.kept().map(|(name, id, dtype)| (keep(&name, dtype), id)).collect();
         let finish = tail.map(|tail| Finish { kept: kept(), tail });
-        Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
+        // Short vectors, so that neighbouring lanes store near each other.
+        let per_vector = if single { 4 } else { VECTOR / dtype.size_in_bytes() as u32 };
+        Exit { p, dtype, y, finish, per_vector }
     }
 
     /// True if there is an epilogue. Its code is long: unrolled many times, it would not stay in caches.
@@ -73,24 +122,35 @@ impl<'a, 'k> Exit<'a, 'k> {
             finish.tail.evaluate(beside, four, index)
         });
         let values: Vec<_> = values.collect();
-        if !finish.kept.is_empty() {
-            k.when(p.is_inside(row, place.column), || {
-                for (kept, id) in &finish.kept {
-                    let stored = fours.iter().zip(&values);
-                    stored.for_each(|(&column, four)| kept.store(k, p.place(row, column) / 4, four[id.index()]));
+        for (kept, id) in &finish.kept {
+            for (&column, four) in fours.iter().zip(&values) {
+                let four = four[id.index()];
+                match kept {
+                    Kept::Singles(singles) => singles.store(p, [row, column], four),
+                    Kept::Quads(quads) => {
+                        k.when(p.is_inside(row, column), || quads.store(k, p.place(row, column) / 4, four));
+                    }
                 }
-            });
+            }
         }
         self.store_vector(row, place.column, &values.iter().map(|four| four[four.len() - 1]).collect::<Vec<_>>());
     }
 
-    /// Stores a vector. Rows of `y` are padded to whole vectors.
+    /// Stores a vector. If vectors are stored whole, rows of `y` are padded to whole vectors.
     fn store_vector(&self, row: Value<'k>, column: Value<'k>, numbers: &[Value<'k>]) {
-        let (p, vector) = (self.p, self.narrowed(numbers));
-        let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
-        p.k.when(p.is_inside(row, column), || {
-            self.y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
-        });
+        let p = self.p;
+        match &self.y {
+            Rows::Singles(singles) => {
+                (0..).zip(numbers).for_each(|(e, &four): (u32, _)| singles.store(p, [row, column + 4 * e], four));
+            }
+            Rows::Vectors(y) => {
+                let vector = self.narrowed(numbers);
+                let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
+                p.k.when(p.is_inside(row, column), || {
+                    y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
+                });
+            }
+        }
     }
 
     /// Returns the bits of a vector, from vectors of four numbers.

@@ -215,8 +215,8 @@ impl<'k> Work<'k> {
         let types = MatrixType::of_units(config.dtype(), [UNIT; 3]);
         let memory = k.workgroup_array(Type::vec4(Scalar::U32), memory_vectors);
         let sides = [
-            FragmentSide::new(p, memory, block, MatrixRole::A, layout.a, first[0]),
-            FragmentSide::new(p, memory, block, MatrixRole::B, layout.b, first[1]),
+            FragmentSide::new(p, memory, block, MatrixRole::A, layout.a.along, first[0]),
+            FragmentSide::new(p, memory, block, MatrixRole::B, layout.b.along, first[1]),
         ];
         let sums = (0..PART * PART).map(|_| k.zero_matrix(types[2])).collect();
         Work { types, sides, memory, stage: memory_vectors / TILES, first, part, sums }

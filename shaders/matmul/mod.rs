@@ -6,14 +6,16 @@ mod broadcast;
 mod cooperative;
 mod exit;
 mod fragments;
+pub(crate) mod loose;
 mod registers;
+mod unit_operand;
 mod unit_vectors;
 mod vectors;
 mod windows;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
-pub(crate) use cooperative::UnitLayout;
+pub(crate) use cooperative::{UnitLayout, UnitReading};
 pub(crate) use unit_vectors::UnitVectors;
 pub(crate) use vectors::{VectorSide, Vectors};
 pub(crate) use windows::{Windows, WindowsParameters};
@@ -172,12 +174,25 @@ impl MatmulTile {
         matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, .. }))
     }
 
-    /// Returns the length in memory of a row with `n` columns of a dtype. Matrix units store whole vectors, so their
-    /// rows are padded.
+    /// Returns the length in memory of a row with `n` columns of a dtype. If matrix units store whole vectors, rows are
+    /// padded.
     pub fn row(self, n: usize, dtype: DType) -> usize {
         match self {
-            MatmulTile::MatrixUnits(..) => n.next_multiple_of(16 / dtype.size_in_bytes()),
+            MatmulTile::MatrixUnits(_, UnitLayout { single: false, .. }) => {
+                n.next_multiple_of(16 / dtype.size_in_bytes())
+            }
             _ => n,
+        }
+    }
+
+    /// Returns the tile that stores rows of `n` elements of a dtype without padding, if it is one of matrix units.
+    pub fn with_rows(self, n: usize, dtype: DType) -> Self {
+        match self {
+            MatmulTile::MatrixUnits(block, layout) => {
+                let single = !n.is_multiple_of(16 / dtype.size_in_bytes());
+                MatmulTile::MatrixUnits(block, UnitLayout { single, ..layout })
+            }
+            _ => self,
         }
     }
 
@@ -187,7 +202,7 @@ impl MatmulTile {
             MatmulTile::Workgroup(Block { quads: true, .. })
             | MatmulTile::Vectors(Vectors { stored_quads: true, .. })
             | MatmulTile::UnitVectors(UnitVectors { stored_quads: true, .. }) => 4,
-            MatmulTile::MatrixUnits(..) => 4,
+            MatmulTile::MatrixUnits(_, UnitLayout { single: false, .. }) => 4,
             MatmulTile::Broadcast { pairs: true, .. } => 2,
             _ => 1,
         }
@@ -666,10 +681,11 @@ impl Family for Matmul {
         let in_registers = |block| BlockFormat::ALL.map(|format| packed(format, DType::F32, unpacking(block)));
         let narrow =
             Block::of(DType::F16).into_iter().map(|block| packed(BlockFormat::Q4_K, DType::F16, unpacking(block)));
-        let (unit, a, b) = ([16; 3], Along::Depth, Along::Depth);
+        let by_depth = UnitReading::aligned(Along::Depth);
+        let (unit, a, b, single) = ([16; 3], by_depth, by_depth, false);
         let on_units = |(format, whole, parts)| {
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
-            let layout = UnitLayout { unit, a, b, whole, parts };
+            let layout = UnitLayout { unit, a, b, whole, parts, single };
             let tile = move |block| packed(format, DType::F16, MatmulTile::MatrixUnits(block, layout));
             blocks.map(move |block| Matmul { batch_rank: usize::from(parts), ..tile(block) })
         };
@@ -690,7 +706,7 @@ impl Family for Matmul {
                 Block::of(dtype).into_iter().map(move |shape| of_windows(dtype, block(shape), axes))
             });
         let on_units = [(true, false), (false, false), (true, true)].into_iter().flat_map(|(whole, parts)| {
-            let layout = UnitLayout { unit, a, b, whole, parts };
+            let layout = UnitLayout { unit, a, b, whole, parts, single };
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
         });

@@ -13,8 +13,8 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue;
 use crate::kernels::matmul::{
-    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitVectors, VectorSide,
-    Vectors, Windows, WindowsParameters,
+    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitReading, UnitVectors,
+    VectorSide, Vectors, Windows, WindowsParameters,
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::shared_buffers;
@@ -118,6 +118,18 @@ impl BatchedProduct {
             },
             self.rhs.along(self.rhs.column, n, self.rhs.row, k, count),
         ]
+    }
+
+    /// Returns how matrix units read the operands, of elements of this many bytes.
+    pub fn unit_readings(&self, bytes: usize) -> [Option<UnitReading>; 2] {
+        let aligned = self.along(16 / bytes).map(|along| along.map(UnitReading::aligned));
+        if bytes != 2 {
+            return aligned;
+        }
+        // Lines of halves begin and end anywhere. Those of windows are runs of channels.
+        let a = if self.windows.is_some() { None } else { self.lhs.unit_reading(self.lhs.row, self.lhs.column) };
+        let b = self.rhs.unit_reading(self.rhs.column, self.rhs.row);
+        [aligned[0].or(a), aligned[1].or(b)]
     }
 
     /// Returns the same product over words of four bytes along the depth, if words lie side by side by fours in both
@@ -347,6 +359,17 @@ impl Operand {
         }
         let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
         Reading::Single(if near { Along::Depth } else { Along::Other })
+    }
+
+    /// Returns how matrix units read halves, given strides across and along the depth.
+    fn unit_reading(&self, stride: isize, depth_stride: isize) -> Option<UnitReading> {
+        let (along, pitch) = match (depth_stride, stride) {
+            (1, _) => (Along::Depth, stride),
+            (_, 1) => (Along::Other, depth_stride),
+            _ => return None,
+        };
+        let mut distances = self.batch.iter().copied().chain([self.offset as isize, pitch]);
+        Some(UnitReading { along, loose: distances.any(|distance| distance % 8 != 0) })
     }
 
     /// Returns the axis along which `count` elements at a time lie side by side, from multiples of `count` on.

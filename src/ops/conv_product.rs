@@ -134,7 +134,8 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
         let fits = outputs >= FEWEST_OUTPUTS_OF_LANES && depth(QUAD) >= LEAST_DEPTH;
         return (fits && BatchedProduct::may_broadcast(device, dtype)).then_some(QUAD);
     }
-    if matrix_units::unit_of_windows(device, dtype, [places, outputs, depth(on_units)]).is_some() {
+    // No other kernel is faster for few outputs.
+    if matrix_units::unit(device, dtype, [places, outputs.max(16), depth(on_units)]).is_some() {
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.

@@ -330,7 +330,7 @@ impl Producer for Product {
                 return self.with_kernel(&problem, config, epilogue, &key);
             }
         }
-        let unit = matrix_units::unit(device, self.lhs.dtype(), problem.sizes);
+        let unit = matrix_units::unit_for(device, self.lhs.dtype(), &problem);
         let (lhs, rhs) = (&self.lhs, &self.rhs);
         let ordered = if unit.is_some() || takes_words(device, lhs.dtype()) {
             ordered_operands::for_units(lhs, rhs, &problem)?
@@ -339,26 +339,14 @@ impl Producer for Product {
             for_vectors.map_or_else(|| ordered_operands::for_lanes(lhs, rhs, &problem), |ordered| Ok(Some(ordered)))?
         };
         if let Some([lhs, rhs]) = ordered {
-            let sizes = [m, rhs.dims()[rhs.rank() - 1], lhs.dims()[lhs.rank() - 1]];
-            let product = Product { lhs, rhs, sizes, ..self.clone() };
-            return if sizes[1] == n { product.produce(epilogue) } else { product.first_columns(n) };
+            let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
+            return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
         }
         self.in_blocks(&problem, epilogue, &key)
     }
 }
 
 impl Product {
-    /// Returns the first `n` columns of the product, before any epilogue. Its rows in memory are longer than `n`.
-    fn first_columns(&self, n: usize) -> Result<Produced> {
-        let product = match self.produce(None)? {
-            Produced::Unfinished(product) => product.into(),
-            Produced::Finished { result, .. } => {
-                Tensor::from_buffer(result, self.shape(), self.output, self.lhs.device())
-            }
-        };
-        product.narrow(-1, 0, n).map(Produced::unfinished)
-    }
-
     /// Returns the product as a tensor. The launch waits until the product is needed, so that the same kernel can
     /// compute an expression over it.
     fn pending(self) -> Result<Tensor> {
@@ -379,9 +367,7 @@ impl Product {
 
     /// Computes the product on matrix units, if they can be used.
     fn in_blocks(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
-        let of_windows = problem.windows.is_some();
-        let unit = if of_windows { matrix_units::unit_of_windows } else { matrix_units::unit };
-        if let Some(unit) = unit(self.lhs.device(), self.lhs.dtype(), problem.sizes)
+        if let Some(unit) = matrix_units::unit_for(self.lhs.device(), self.lhs.dtype(), problem)
             && let Some(product) = self.on_matrix_units(problem, unit, epilogue, key)?
         {
             return Ok(product);
@@ -399,13 +385,9 @@ impl Product {
     }
 
     fn shape(&self) -> Shape {
-        self.stored_shape(self.sizes[1])
-    }
-
-    /// Returns the shape of the product with rows of another length in memory.
-    fn stored_shape(&self, row: usize) -> Shape {
-        let rows = if self.windows.is_none() { Some(self.sizes[0]) } else { None };
-        self.batch.iter().copied().chain(rows).chain([row]).collect()
+        let [m, n, _] = self.sizes;
+        let rows = if self.windows.is_none() { Some(m) } else { None };
+        self.batch.iter().copied().chain(rows).chain([n]).collect()
     }
 
     /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
@@ -426,7 +408,7 @@ impl Product {
         self.with_kernel(problem, config, epilogue, key)
     }
 
-    /// Computes the product with a kernel whose rows are not padded.
+    /// Computes the product with a kernel.
     fn with_kernel(
         &self,
         problem: &BatchedProduct,
@@ -507,6 +489,7 @@ impl Product {
         let trusted = cuts.into_iter().find_map(|Cut { tile, splits, .. }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
+            let tile = tile.with_rows(self.sizes[1], output);
             let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
             let config = Matmul { windows: problem.form_of_windows(), ..config };
             self_test::is_trusted(device, &config).then_some((parts, config))
@@ -515,19 +498,14 @@ impl Product {
         if let Some(finished) = self.finished(&parts, &config, epilogue, key)? {
             return Ok(Some(finished));
         }
-        let n = self.sizes[1];
         if epilogue.is_none()
-            && config.row(n) == n
             && let Some(plan) = self.plan(&parts, config.clone(), None)?
         {
             return self.run_first(plan, None, key).map(Some);
         }
-        let padded = self.stored_shape(config.row(n));
-        checked_elements(&padded, self.op)?;
-        let y = allocate(&padded, self.output, device, self.op)?;
-        parts.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
-        let y = Tensor::from_buffer(y, padded, self.output, device).narrow(-1, 0, n)?;
-        Ok(Some(Produced::unfinished(y)))
+        let y = allocate(&self.shape(), self.output, device, self.op)?;
+        parts.launch(device, config, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
+        self.stored(y, self.output, epilogue.is_none()).map(Some)
     }
 
     /// Computes the product and applies an epilogue; `None` if there is no epilogue, or if the kernel cannot apply it.
@@ -540,8 +518,10 @@ impl Product {
     ) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
-        let Some((part, parameters)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
-        let kernel = Matmul { output: epilogue.expr.dtype(), epilogue: Some(part.into()), ..config.clone() };
+        let output = epilogue.expr.dtype();
+        let tile = config.tile.with_rows(n, output);
+        let Some((part, parameters)) = epilogue.plan(n, tile.stored_together() == 4) else { return Ok(None) };
+        let kernel = Matmul { output, tile, epilogue: Some(part.into()), ..config.clone() };
         let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.around.norm.is_some());
         let stores = |dtype| kernel.tile.stores(dtype);
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {

@@ -54,13 +54,17 @@ pub(crate) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Opti
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
-/// Returns the same for a product of windows. No other kernel is faster for few columns.
-pub(crate) fn unit_of_windows(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    unit(device, dtype, [m, n.max(16), k])
+/// Returns the same, also for few columns that no other kernel multiplies faster: those of windows, and those of halves
+/// that do not lie along the depth.
+pub(crate) fn unit_for(device: &Device, dtype: DType, problem: &BatchedProduct) -> Option<[u32; 3]> {
+    let [m, n, k] = problem.sizes;
+    let across = dtype.size_in_bytes() == 2 && n > 1 && problem.rhs.row != 1;
+    let few = problem.windows.is_some() || across;
+    unit(device, dtype, [m, if few { n.max(16) } else { n }, k])
 }
 
 /// Returns how a product may be cut for units of a size, the best cut first. There is none if the units cannot read
-/// both operands 16 bytes at a time.
+/// both operands. Rows of the product are padded to whole vectors.
 pub(crate) fn cuts(
     info: &DeviceInfo,
     units: &Units,
@@ -69,7 +73,7 @@ pub(crate) fn cuts(
     unit: [u32; 3],
 ) -> Vec<Cut> {
     let bytes = dtype.size_in_bytes();
-    let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
+    let [Some(a), Some(b)] = problem.unit_readings(bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
     let compute_units = tuning::compute_units(info.compute_units);
     // Parts need one more axis of the batch, and two more buffers.
@@ -79,7 +83,8 @@ pub(crate) fn cuts(
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let block = candidate.unit_block;
-        let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole, parts: splits > 1 };
+        let unit = if block.fragments { [16; 3] } else { unit };
+        let layout = UnitLayout { unit, a, b, whole, parts: splits > 1, single: false };
         // Fragments need whole blocks and whole vectors of columns, and rows that are in memory.
         let [rows, columns] = block.shape.map(|length| length as usize);
         let whole_blocks = m >= rows && n >= columns && n.is_multiple_of(8);
@@ -163,9 +168,9 @@ mod tests {
         assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
         // A depth that ends within a tile is not cut.
         assert_eq!(chosen([64, 64, 8200]).unwrap().1, 1);
-        // Operands that cannot be read 16 bytes at a time.
-        assert_eq!(chosen([64, 64, 63]), None);
-        assert_eq!(chosen([64, 63, 64]), None);
+        // Lines that begin anywhere.
+        assert_eq!(chosen([64, 64, 63]), Some((small, 1)));
+        assert_eq!(chosen([64, 63, 64]), Some((small, 1)));
     }
 
     /// `tune` computes speeds in this way.

@@ -4,7 +4,7 @@ use super::batched_product::{BatchedProduct, FEW_VECTORS};
 use super::pad::PadMode;
 use crate::base::error::Result;
 use crate::device::Device;
-use crate::kernels::matmul::{Along, QUAD};
+use crate::kernels::matmul::{Along, QUAD, UnitReading};
 use crate::tensor::Tensor;
 
 /// On software devices, a copied element pays if it is part of this many products, and the product has this many.
@@ -20,34 +20,65 @@ const FEWEST_USES: usize = 32;
 const LEAST_DEPTH: usize = 256;
 const MANY: usize = 128;
 
-/// Returns both operands in an order that matrix units read. The right one may have more columns than before: zeros.
-/// `None` if there is nothing to copy, or if a copy does not pay.
+/// Units read lines of halves that begin off 16 bytes at some two thirds of the speed. If a product has this many
+/// products of numbers, a copy takes less time than that costs.
+const MANY_PRODUCTS: usize = 3 << 30;
+
+/// Returns both operands in an order that matrix units read. `None` if there is nothing to copy, or if a copy does not
+/// pay.
 pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
+    match lhs.dtype().size_in_bytes() {
+        _ if !is_large(lhs.device(), problem) => Ok(None),
+        2 => halves_for_units(lhs, rhs, problem),
+        bytes => bytes_for_units([lhs, rhs], problem, 16 / bytes),
+    }
+}
+
+/// The same for elements of 16 bits. Copied lines begin at multiples of 16 bytes.
+fn halves_for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
+    let [m, n, _] = problem.sizes;
+    let [a, b] = problem.unit_readings(2);
+    let is_huge = products(problem) >= MANY_PRODUCTS;
+    let pays = |reading: Option<UnitReading>, uses: usize| {
+        uses >= FEWEST_USES && reading.is_none_or(|reading| reading.loose && is_huge)
+    };
+    let (copy_a, copy_b) = (pays(a, n), pays(b, m));
+    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
+    if unreadable || !(copy_a || copy_b) {
+        return Ok(None);
+    }
+    let aligned = |x: &Tensor| {
+        let length = x.dims()[x.rank() - 1];
+        let missing = length.next_multiple_of(8) - length;
+        padded(x, &[(0, missing as isize)])?.narrow(-1, 0, length)
+    };
+    // Contiguous columns stay so, as a transposed copy takes longer.
+    let ordered = |x: &Tensor, copy: bool, reading: Option<UnitReading>, depth_in_rows: bool| match reading {
+        _ if !copy => Ok(x.clone()),
+        Some(UnitReading { along, .. }) if (along == Along::Depth) != depth_in_rows => aligned(&x.t()?)?.t(),
+        _ => aligned(x),
+    };
+    Ok(Some([ordered(lhs, copy_a, a, true)?, ordered(rhs, copy_b, b, false)?]))
+}
+
+/// The same for bytes, which units read along the depth. Zeros fill the depth of both operands.
+fn bytes_for_units([lhs, rhs]: [&Tensor; 2], problem: &BatchedProduct, count: usize) -> Result<Option<[Tensor; 2]>> {
     let [m, n, k] = problem.sizes;
-    let bytes = lhs.dtype().size_in_bytes();
     let pays = |along: Option<Along>, uses: usize| match along {
         None => uses >= FEWEST_USES,
         // Units read bytes across the depth one by one.
-        Some(Along::Other) => bytes == 1 && uses >= 256,
+        Some(Along::Other) => uses >= 256,
         Some(Along::Depth) => false,
     };
-    let count = 16 / bytes;
     let [a, b] = problem.along(count);
-    let missing = [k, n].map(|length| (length.next_multiple_of(count) - length) as isize);
     let (copy_a, copy_b) = (pays(a, n), pays(b, m));
     let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
     // A longer depth needs copies of both.
-    let longer = missing[0] > 0;
-    if unreadable || !(copy_a || copy_b) || (longer && m.min(n) < FEWEST_USES) || !is_large(lhs.device(), problem) {
+    let longer = !k.is_multiple_of(count);
+    if unreadable || !(copy_a || copy_b) || (longer && m.min(n) < FEWEST_USES) {
         return Ok(None);
     }
-    let (copy_a, copy_b) = (copy_a || longer, copy_b || longer);
-    // Rows stay rows, as a transposed copy takes longer. But units read bytes along the depth.
-    if problem.rhs.column == 1 && bytes > 1 && copy_b {
-        let lhs = if copy_a { padded(lhs, &[(0, missing[0])])? } else { lhs.clone() };
-        return Ok(Some([lhs, padded(rhs, &missing.map(|missing| (0, missing)))?]));
-    }
-    along_depth([lhs, rhs], [copy_a, copy_b], count).map(Some)
+    along_depth([lhs, rhs], [copy_a || longer, copy_b || longer], count).map(Some)
 }
 
 /// Returns both operands in an order that lanes read which hand each other elements. `None` if there is nothing to
@@ -81,11 +112,16 @@ pub(super) fn for_vectors(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) 
 
 /// Whether a product takes so long that copies of its operands pay.
 fn is_large(device: &Device, problem: &BatchedProduct) -> bool {
-    let ([m, n, k], batches) = (problem.sizes, problem.batches());
+    let [m, n, k] = problem.sizes;
     if has_blocks(device) {
-        return batches.saturating_mul(m.min(n)) >= MANY || k >= LEAST_DEPTH;
+        return problem.batches().saturating_mul(m.min(n)) >= MANY || k >= LEAST_DEPTH;
     }
-    [m, n, k].into_iter().fold(batches, usize::saturating_mul) >= FEWEST_PRODUCTS
+    products(problem) >= FEWEST_PRODUCTS
+}
+
+/// The number of products of numbers.
+fn products(problem: &BatchedProduct) -> usize {
+    problem.sizes.into_iter().fold(problem.batches(), usize::saturating_mul)
 }
 
 /// GPUs compute products by blocks, software devices do not.

@@ -8,7 +8,7 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::Family;
-use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitVectors, Windows, WindowsParameters};
+use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitReading, UnitVectors, Windows, WindowsParameters};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
@@ -48,8 +48,8 @@ pub(crate) fn verdict<F: Family + Clone + 'static>(
 /// 2048, so that `f16` and `bf16` have to round them.
 struct Trial {
     sizes: [usize; 3],
-    a: Along,
-    b: Along,
+    a: UnitReading,
+    b: UnitReading,
 }
 
 const ROWS: usize = 7;
@@ -59,19 +59,26 @@ impl Trial {
     /// Returns a product that fills one block, begins others in both directions, and takes a few steps of the depth.
     fn new(config: &Matmul) -> Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
-        let (depth, a, b, any_columns) = match config.tile {
+        let aligned = [Along::Depth, Along::Other].map(UnitReading::aligned);
+        // Lines of halves may end anywhere.
+        let any_length = config.dtype().size_in_bytes() == 2 && config.windows.is_none();
+        let (depth, [a, b], any_columns, any_length) = match config.tile {
             MatmulTile::MatrixUnits(block, layout) => {
                 let parts = if layout.parts { 2 } else { 1 };
                 let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
-                (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
+                let beyond = if any_length { 13 } else { 16 };
+                let depth = if layout.whole { depth } else { depth + beyond };
+                (depth, [layout.a, layout.b], !block.fragments, any_length && !block.fragments)
             }
             MatmulTile::UnitVectors(vectors) => {
                 let steps = (vectors.step() * vectors.subgroups * 2) as usize;
-                (if vectors.whole { steps } else { steps + 8 }, Along::Depth, vectors.along, true)
+                let readings = [Along::Depth, vectors.along].map(UnitReading::aligned);
+                (if vectors.whole { steps } else { steps + 8 }, readings, true, false)
             }
-            _ => (64, Along::Depth, Along::Other, true),
+            _ => (64, aligned, true, false),
         };
-        let beyond = |along| if along == Along::Depth && any_columns { 17 } else { 16 };
+        let beyond =
+            |side: UnitReading| if any_length || (side.along == Along::Depth && any_columns) { 17 } else { 16 };
         let beyond_columns = match config.tile {
             // Rows of other lengths are not stored in quads.
             MatmulTile::UnitVectors(UnitVectors { stored_quads: true, along: Along::Depth, .. }) => 20,
@@ -99,14 +106,16 @@ impl Trial {
     fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
         let [m, n, k] = self.sizes;
         let dtype = config.dtype();
-        let (a_lines, b_lines) = (self.a == Along::Depth, self.b == Along::Other);
-        let a = operand(device, dtype, [m, k], a_lines, |i, p| Self::number(dtype, Self::a(i, p), ROWS))?;
-        let b = operand(device, dtype, [k, n], b_lines, |p, j| Self::number(dtype, Self::b(p, j), COLUMNS))?;
+        // The element of `a` at a row and a depth, and that of `b` at a column and a depth.
+        let left = |i, p| Self::number(dtype, Self::a(i, p), ROWS);
+        let right = |j, p| Self::number(dtype, Self::b(p, j), COLUMNS);
+        let (a, a_strides) = operand(device, dtype, self.a, [m, k], left)?;
+        let (b, b_strides) = operand(device, dtype, self.b, [n, k], right)?;
         // Parts of the depth are an axis of the batch.
         let parts = if config.tile.has_parts() { 2 } else { 1 };
         let batch_rank = config.batch_rank + 1 - parts;
-        let place = |[row, column]: [usize; 2]| Operand {
-            offset: 0,
+        let place = |reading: UnitReading, [row, column]: [usize; 2]| Operand {
+            offset: offset(reading),
             batch: std::iter::repeat_n(0, batch_rank).collect(),
             row: row as isize,
             column: column as isize,
@@ -126,12 +135,8 @@ impl Trial {
             sizes: self.sizes,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             // Windows have strides of their own.
-            lhs: place(match config.windows {
-                Some(_) => [0, 0],
-                None if a_lines => [k, 1],
-                None => [1, m],
-            }),
-            rhs: place(if b_lines { [n, 1] } else { [1, k] }),
+            lhs: place(self.a, if config.windows.is_some() { [0, 0] } else { a_strides }),
+            rhs: place(self.b, [b_strides[1], b_strides[0]]),
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
@@ -181,17 +186,28 @@ impl Trial {
     }
 }
 
-/// Returns a matrix with contiguous rows, or with contiguous columns.
+/// Where an operand begins, as an index of elements.
+fn offset(reading: UnitReading) -> usize {
+    if reading.loose { 5 } else { 0 }
+}
+
+/// Returns an operand whose lines lie as they are read, and its strides across and along the depth. Lines that begin
+/// anywhere are an odd distance apart, others a multiple of 16 bytes.
 fn operand(
     device: &Device,
     dtype: DType,
-    [rows, columns]: [usize; 2],
-    by_rows: bool,
+    reading: UnitReading,
+    [across, depth]: [usize; 2],
     number: impl Fn(usize, usize) -> i32,
-) -> Result<Tensor> {
-    let numbers = (0..rows * columns).map(|at| match by_rows {
-        true => number(at / columns, at % columns),
-        false => number(at % rows, at / rows),
+) -> Result<(Tensor, [usize; 2])> {
+    let (lines, length) = if reading.along == Along::Depth { (across, depth) } else { (depth, across) };
+    let vector = 16 / dtype.size_in_bytes();
+    let pitch = if reading.loose { (length + 2) | 1 } else { length.next_multiple_of(vector) };
+    // Elements between lines are not zero.
+    let numbers = (0..offset(reading) + lines * pitch).map(|at| {
+        let at = at.saturating_sub(offset(reading));
+        let (line, inside) = (at / pitch, at % pitch);
+        if reading.along == Along::Depth { number(line, inside) } else { number(inside, line) }
     });
     fn upload<T: Element>(numbers: impl Iterator<Item = T>, device: &Device) -> Result<Tensor> {
         let numbers: Vec<T> = numbers.collect();
@@ -204,6 +220,7 @@ fn operand(
         DType::U8 => upload(numbers.map(|number| number as u8), device),
         _ => upload(numbers.map(|number| number as f32), device),
     }
+    .map(|x| (x, if reading.along == Along::Depth { [pitch, 1] } else { [1, pitch] }))
 }
 
 #[cfg(test)]
@@ -212,7 +229,7 @@ mod tests {
     use crate::kernels::encoding::Encoding;
 
     fn trial() -> Trial {
-        Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
+        Trial { sizes: [80, 33, 72], a: UnitReading::aligned(Along::Depth), b: UnitReading::aligned(Along::Other) }
     }
 
     /// Computes the product by its definition.
@@ -294,7 +311,7 @@ mod tests {
         }
         // A block that takes whole steps of 16 leaves out the last 8 of a depth of 40.
         let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, MatmulTile::Workgroup(BLOCK));
-        let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
+        let trial = Trial { sizes: [48, 48, 40], ..trial() };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());
     }
@@ -307,7 +324,8 @@ mod tests {
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
-        let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true, parts: false };
+        let [a, b] = [Along::Depth, Along::Other].map(UnitReading::aligned);
+        let layout = UnitLayout { unit: [16; 3], a, b, whole: true, parts: false, single: false };
         let tile = MatmulTile::MatrixUnits(UnitBlock::all()[0], layout);
         let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile);
         assert!(!is_trusted(&device, &config));

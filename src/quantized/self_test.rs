@@ -130,7 +130,7 @@ impl Trial {
 #[cfg(all(test, has_vulkan, device_tests))]
 mod tests {
     use super::*;
-    use crate::kernels::matmul::{Along, Block, Reading};
+    use crate::kernels::matmul::{Along, Block, Reading, UnitReading};
     use crate::tuning::UnitBlock;
 
     /// Lines swapped with those a power of two apart, in both directions, are seen.
@@ -186,8 +186,8 @@ mod tests {
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         assert!(!is_trusted(&device, BlockTile::Units { subgroups: 4, whole: true }));
-        let (unit, a, b) = ([16; 3], Along::Depth, Along::Depth);
-        let layout = UnitLayout { unit, a, b, whole: true, parts: false };
+        let by_depth = UnitReading::aligned(Along::Depth);
+        let layout = UnitLayout { unit: [16; 3], a: by_depth, b: by_depth, whole: true, parts: false, single: false };
         let tile = MatmulTile::MatrixUnits(UnitBlock::all()[0], layout);
         let (a, b) = (Encoding::Dense(DType::F16), Encoding::Blocks(BlockFormat::Q4_0));
         let kernel = Matmul { a, b, output: DType::F16, batch_rank: 0, windows: None, tile, epilogue: None };

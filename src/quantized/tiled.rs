@@ -7,7 +7,7 @@ use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::kernels::blocks::fit_halves;
 use crate::kernels::encoding::Encoding;
-use crate::kernels::matmul::{Along, Block, Matmul, MatmulTile, Parameters, Reading};
+use crate::kernels::matmul::{Along, Block, Matmul, MatmulTile, Parameters, Reading, UnitReading};
 use crate::lazy::PendingLaunch;
 use crate::ops::matrix_units::{self, Cut};
 use crate::ops::{BatchedProduct, portable_tile, precision};
@@ -78,7 +78,7 @@ impl QuantizedTensor {
         let cuts = matrix_units::cuts(device.info(), units, dtype, problem, unit);
         let unpacks = |cut: &&Cut| match cut.tile {
             MatmulTile::MatrixUnits(UnitBlock { fragments: false, .. }, layout) => {
-                [layout.a, layout.b] == [Along::Depth; 2]
+                [layout.a, layout.b] == [UnitReading::aligned(Along::Depth); 2]
             }
             _ => false,
         };
