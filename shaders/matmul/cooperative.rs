@@ -243,7 +243,8 @@ impl<'k> Work<'k> {
                 depth: p.depth,
                 found: Found::Nothing,
             };
-            side.find(i == 0 && p.windows.is_some(), reading);
+            let by_lines = i == 0 && p.windows.is_some() || config.is_of_loose_windows();
+            side.find(by_lines, reading);
             side
         };
         let sides = [
@@ -486,6 +487,6 @@ mod tests {
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
         assert_eq!(count, tiles * (11 * (2 + 2 + 1 + 1) + 3 * (2 + 2)) + fragments * 2 * (2 + 2) + packed + windows);
         assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
-        assert_eq!(windows, 3, "in whole steps, in others, and in parts");
+        assert_eq!(windows, 2 * 3, "aligned and loose: in whole steps, in others, and in parts");
     }
 }

@@ -124,6 +124,11 @@ impl Matmul {
         Matmul { a: operands, b: operands, output, batch_rank, windows: None, tile, epilogue: None }
     }
 
+    /// True if the rows of the left operand are windows that begin anywhere.
+    pub fn is_of_loose_windows(&self) -> bool {
+        self.windows.is_some_and(|windows| windows.loose)
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes { batch_rank: self.batch_rank }
     }
@@ -358,7 +363,9 @@ impl<'k> ProductBlock<'k> {
 
     /// Returns the columns of the right operand.
     fn b_lines(&self) -> Lines<'k> {
-        Lines::of_matrix(self.b, [self.b.column_stride, self.b.row_stride])
+        let strides = [self.b.column_stride, self.b.row_stride];
+        let Some(windows) = &self.windows else { return Lines::of_matrix(self.b, strides) };
+        Lines::of_weights(self.b, strides, windows, self.part.map(|part| part.number * self.depth))
     }
 
     /// Declares the buffer of an operand.
@@ -554,7 +561,7 @@ impl Family for Matmul {
             _ => String::new(),
         };
         let words = match self.windows {
-            Some(Windows { axes }) => format!(" windows {axes}d{words}"),
+            Some(Windows { axes, loose }) => format!("{} windows {axes}d{words}", if loose { " loose" } else { "" }),
             None => words,
         };
         let dtype = self.dtype();
@@ -696,7 +703,8 @@ impl Family for Matmul {
         let packed: Vec<_> = largest.flat_map(in_registers).chain(narrow).chain(on_units).collect();
         let of_windows = |dtype, tile: MatmulTile, axes| {
             let batch_rank = usize::from(tile.has_parts());
-            let windows = Some(Windows { axes });
+            let loose = matches!(tile, MatmulTile::MatrixUnits(_, UnitLayout { a, .. }) if a.loose);
+            let windows = Some(Windows { axes, loose });
             Matmul { windows, ..Matmul::of(Encoding::Dense(dtype), dtype.widened(), batch_rank, tile) }
         };
         let depth = Reading::Quads(Along::Depth);
@@ -705,8 +713,11 @@ impl Family for Matmul {
                 let block = move |block| MatmulTile::Workgroup(Block { a: depth, b: depth, whole, ..block });
                 Block::of(dtype).into_iter().map(move |shape| of_windows(dtype, block(shape), axes))
             });
-        let on_units = [(true, false), (false, false), (true, true)].into_iter().flat_map(|(whole, parts)| {
-            let layout = UnitLayout { unit, a, b, whole, parts, single };
+        let loosely = UnitReading::loose(Along::Depth);
+        let ends = [(true, false), (false, false), (true, true)];
+        let on_units = ends.into_iter().flat_map(|end| [(end, by_depth), (end, loosely)]);
+        let on_units = on_units.flat_map(|((whole, parts), reading)| {
+            let layout = UnitLayout { unit, a: reading, b: reading, whole, parts, single };
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
         });

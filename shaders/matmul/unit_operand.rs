@@ -43,10 +43,26 @@ pub(super) enum Source<'k> {
 /// Vectors on their way from the buffer to the tile.
 pub(super) enum Vectors<'k> {
     Dense(Value<'k>),
-    /// Two vectors of memory, of which the one for the tile is made when it is stored: until then, nothing waits.
-    Loose(Shift<'k>, [Value<'k>; 2]),
+    Loose(LooseVector<'k>),
     /// Halves, and whether they are within the depth.
     Packed(Box<Neighbours<'k>>, Option<Value<'k>>),
+}
+
+/// Two vectors of memory, of which the one for the tile is made when it is stored: until then, nothing waits for them.
+pub(super) struct LooseVector<'k> {
+    shift: Shift<'k>,
+    loaded: [Value<'k>; 2],
+    /// How many of its elements count, if not all do, and whether any does.
+    left: Option<Value<'k>>,
+    counts: Option<Value<'k>>,
+}
+
+impl<'k> LooseVector<'k> {
+    fn vector(&self) -> Value<'k> {
+        let vector = self.shift.vector(self.loaded);
+        let vector = self.left.map_or(vector, |left| loose::first_elements(vector, left));
+        self.counts.map_or(vector, |counts| counts.select(vector, 0))
+    }
 }
 
 /// An operand, and the tile that it is loaded to.
@@ -80,8 +96,8 @@ pub(super) struct UnitSide<'k> {
 /// What is the same for the loads of all tiles, for each load of an invocation.
 pub(super) enum Found<'k> {
     Nothing,
-    /// The lines, if they are windows. Finding them takes divisions.
-    Windows(Vec<Line<'k>>),
+    /// The lines, if windows are multiplied. Finding windows takes divisions.
+    Lines(Vec<Line<'k>>),
     /// If lines are loose, where in a vector of memory loads begin. The depth of a tile is a multiple of a vector's.
     Loose(Vec<Shift<'k>>),
 }
@@ -95,11 +111,11 @@ pub(super) enum Step {
 
 impl<'k> UnitSide<'k> {
     /// Finds what is the same for all tiles.
-    pub fn find(&mut self, is_of_windows: bool, reading: UnitReading) {
+    pub fn find(&mut self, by_lines: bool, reading: UnitReading) {
         let turns = 0..self.turns();
-        if is_of_windows {
+        if by_lines {
             let line = |turn| self.lines.line((self.first + self.place(turn)[0]).min(self.length - 1));
-            self.found = Found::Windows(turns.map(line).collect());
+            self.found = Found::Lines(turns.map(line).collect());
         } else if reading.loose {
             let shift = |turn| {
                 let [across, depth] = self.across_and_depth(turn, self.k.u32(0));
@@ -127,22 +143,19 @@ impl<'k> UnitSide<'k> {
                     Along::Depth => self.depth - within,
                     Along::Other => self.length - place,
                 };
+                // Lines of bytes end with whole vectors.
+                let is_last = step == Step::Last && self.along == Along::Depth;
+                let ends_within = is_last && self.per_vector == loose::LENGTH;
                 let vector = match &self.found {
                     Found::Loose(shifts) => {
-                        let vectors = loose::load(buffer, index, left);
-                        let shift = shifts[turn as usize];
-                        if step == Step::Inside {
-                            return Vectors::Loose(shift, vectors);
-                        }
-                        shift.vector(vectors)
+                        let (shift, loaded) = (shifts[turn as usize], loose::load(buffer, index, left));
+                        let left = if ends_within { Some(left) } else { None };
+                        return Vectors::Loose(LooseVector { shift, loaded, left, counts: is_within });
                     }
                     _ => buffer.load(index / self.per_vector),
                 };
-                let Some(is_within) = is_within else { return Vectors::Dense(vector) };
-                // Lines of bytes end with whole vectors.
-                let ends_within = self.along == Along::Depth && self.per_vector == loose::LENGTH;
                 let vector = if ends_within { loose::first_elements(vector, left) } else { vector };
-                Vectors::Dense(is_within.select(vector, 0))
+                Vectors::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
             }
             Source::Blocks(ref blocks, elements) => {
                 let (within, is_within) = self.within(depth, self.per_vector * self.together, step);
@@ -162,18 +175,22 @@ impl<'k> UnitSide<'k> {
         }
     }
 
-    /// Loads this invocation's vectors of windows, from a depth on.
-    fn load_windows(&self, windows: &[Line<'k>], buffer: Array<'k>, from: Value<'k>, step: Step) -> Vec<Vectors<'k>> {
+    /// Loads this invocation's vectors of known lines, from a depth on.
+    fn load_lines(&self, lines: &[Line<'k>], buffer: Array<'k>, from: Value<'k>, step: Step) -> Vec<Vectors<'k>> {
         let [_, vector] = self.place(0);
-        let (within, is_within) = self.within(from + vector * self.per_vector, 1, step);
+        let (within, is_within) = self.within(from + vector * self.per_vector, self.per_vector, step);
         let depth = self.lines.depth(within);
         let load = |line: &Line<'k>| {
             let (first, is_inside) = self.lines.index(line, &depth);
-            let vector = buffer.load(first / self.per_vector);
             let counts = is_inside.into_iter().chain(is_within).reduce(|a, b| a & b);
+            if let Some(left) = depth.left {
+                let (shift, loaded) = (Shift::of(first), loose::load(buffer, first, left));
+                return Vectors::Loose(LooseVector { shift, loaded, left: Some(left), counts });
+            }
+            let vector = buffer.load(first / self.per_vector);
             Vectors::Dense(counts.map_or(vector, |counts| counts.select(vector, 0)))
         };
-        windows.iter().map(load).collect()
+        lines.iter().map(load).collect()
     }
 
     /// Returns the number of times that an invocation loads vectors of a tile.
@@ -199,8 +216,8 @@ impl<'k> UnitSide<'k> {
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
     pub fn load(&self, from: Value<'k>, step: Step) -> Vec<Vectors<'k>> {
-        if let (Found::Windows(windows), Source::Dense(buffer)) = (&self.found, &self.source) {
-            return self.load_windows(windows, *buffer, from, step);
+        if let (Found::Lines(lines), Source::Dense(buffer)) = (&self.found, &self.source) {
+            return self.load_lines(lines, *buffer, from, step);
         }
         (0..self.turns()).map(|turn| self.vectors(turn, self.across_and_depth(turn, from), step)).collect()
     }
@@ -211,7 +228,7 @@ impl<'k> UnitSide<'k> {
             let [line, vector] = self.place(turn);
             let values = match loaded {
                 &Vectors::Dense(value) => vec![value],
-                &Vectors::Loose(shift, vectors) => vec![shift.vector(vectors)],
+                Vectors::Loose(vector) => vec![vector.vector()],
                 Vectors::Packed(neighbours, is_within) => {
                     let fours = neighbours.halves();
                     let vectors = fours.chunks(2).map(|fours| {

@@ -10,17 +10,22 @@ use crate::kernels::parameters::{Each, Size, Stride, parameters, times};
 use crate::kernels::window::{DeclaredWindow, WindowForm};
 use crate::shader::{KernelBuilder, Value};
 
-/// The form of the parameters of windows over this many axes.
+/// The form of the parameters of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Windows {
     pub axes: usize,
+    /// True if the channels of a tap may begin anywhere, and be fewer than those along the depth.
+    pub loose: bool,
 }
 
 parameters! {
     config: Windows;
     host: WindowsParameters;
     device: DeclaredWindows;
+    /// The channels of a tap along the depth.
     channels: Size,
+    /// If windows are loose, the channels of a tap that are in memory: less than eight are missing. They count as 0.
+    present: Option<Size> = config.loose.then_some(Size),
     /// A window per axis.
     windows: Each<WindowForm> = times(config.axes),
     /// The distance between images, then those between neighbours along each axis.
@@ -44,8 +49,18 @@ pub(super) struct Lines<'k> {
 enum Kind<'k> {
     /// A matrix with strides across and along the depth.
     Strided { across: Value<'k>, along: Value<'k> },
+    /// A matrix with a stride across the depth. Along it, the channels that loose windows lack are missing.
+    Weights { across: Value<'k>, runs: Runs<'k> },
     /// The windows, and where this workgroup's part of the depth begins.
     Windows(DeclaredWindows<'k>, Option<Value<'k>>),
+}
+
+/// The channels of a tap along the depth and in memory, and where this workgroup's part of the depth begins.
+#[derive(Clone, Copy)]
+struct Runs<'k> {
+    channels: Value<'k>,
+    present: Value<'k>,
+    begins: Option<Value<'k>>,
 }
 
 /// Where a line is.
@@ -62,12 +77,26 @@ pub(super) struct Depth<'k> {
     distance: Value<'k>,
     /// For each axis, the distance from the first tap.
     taps: Vec<Value<'k>>,
+    /// If windows are loose, how many channels of the tap are in memory from here on.
+    pub left: Option<Value<'k>>,
 }
 
 impl<'k> Lines<'k> {
     /// Returns the lines of a matrix in memory.
     pub fn of_matrix(matrix: Matrix<'k>, [across, along]: [Value<'k>; 2]) -> Self {
         Lines { start: matrix.start, kind: Kind::Strided { across, along } }
+    }
+
+    /// Returns the columns of the weights that windows are multiplied by. If these are loose, channels are contiguous.
+    pub fn of_weights(
+        matrix: Matrix<'k>,
+        strides: [Value<'k>; 2],
+        windows: &DeclaredWindows<'k>,
+        begins: Option<Value<'k>>,
+    ) -> Self {
+        let Some(present) = windows.present else { return Lines::of_matrix(matrix, strides) };
+        let runs = Runs { channels: windows.channels, present, begins };
+        Lines { start: matrix.start, kind: Kind::Weights { across: strides[0], runs } }
     }
 
     /// Returns windows as lines. The depth begins at `part_begins`, if it is cut.
@@ -78,7 +107,9 @@ impl<'k> Lines<'k> {
     /// Finds a line. This takes divisions, if lines are windows.
     pub fn line(&self, number: Value<'k>) -> Line<'k> {
         match &self.kind {
-            &Kind::Strided { across, .. } => Line { first: self.start + number * across, places: Vec::new() },
+            &Kind::Strided { across, .. } | &Kind::Weights { across, .. } => {
+                Line { first: self.start + number * across, places: Vec::new() }
+            }
             Kind::Windows(DeclaredWindows { windows, strides, .. }, _) => {
                 let outputs: Vec<_> = windows.iter().map(|window| window.output).collect();
                 let (image, places) = take_apart(number, &outputs);
@@ -94,8 +125,13 @@ impl<'k> Lines<'k> {
     /// Finds a place along the depth. This takes divisions, if lines are windows.
     pub fn depth(&self, depth: Value<'k>) -> Depth<'k> {
         match &self.kind {
-            &Kind::Strided { along, .. } => Depth { distance: depth * along, taps: Vec::new() },
-            Kind::Windows(DeclaredWindows { channels, windows, strides }, begins) => {
+            &Kind::Strided { along, .. } => Depth { distance: depth * along, taps: Vec::new(), left: None },
+            &Kind::Weights { runs: Runs { channels, present, begins }, .. } => {
+                let depth = begins.map_or(depth, |begins| begins + depth);
+                let (tap, channel) = (depth / channels, depth % channels);
+                Depth { distance: tap * present + channel, taps: Vec::new(), left: Some(present - channel) }
+            }
+            Kind::Windows(DeclaredWindows { channels, present, windows, strides }, begins) => {
                 let depth = begins.map_or(depth, |begins| begins + depth);
                 let kernels: Vec<_> = windows[1..].iter().map(|window| window.kernel).collect();
                 let (first, mut taps) = take_apart(depth / *channels, &kernels);
@@ -104,7 +140,7 @@ impl<'k> Lines<'k> {
                 let taps: Vec<_> = taps.into_iter().zip(windows).map(tap).collect();
                 let channel = depth % *channels;
                 let distance = taps.iter().zip(&strides[1..]).fold(channel, |sum, (&tap, &stride)| sum + tap * stride);
-                Depth { distance, taps }
+                Depth { distance, taps, left: present.map(|present| present - channel) }
             }
         }
     }
@@ -113,13 +149,13 @@ impl<'k> Lines<'k> {
     /// and the channels of each tap of windows. `visit` gets where the run is, what lies before it, and its length.
     /// This takes no divisions. The depth of windows must not be cut.
     pub fn each_run(&self, k: &'k KernelBuilder, depth: Value<'k>, visit: impl Fn(&Depth<'k>, Value<'k>, Value<'k>)) {
-        let Kind::Windows(DeclaredWindows { channels, windows, strides }, _) = &self.kind else {
-            return visit(&Depth { distance: k.u32(0), taps: Vec::new() }, k.u32(0), depth);
+        let Kind::Windows(DeclaredWindows { channels, windows, strides, .. }, _) = &self.kind else {
+            return visit(&Depth { distance: k.u32(0), taps: Vec::new(), left: None }, k.u32(0), depth);
         };
         each_tap(k, windows, k.u32(0), &[], &|number, taps| {
             let distances = taps.iter().zip(&strides[1..]).map(|(&tap, &stride)| tap * stride);
             let Some(distance) = distances.reduce(|a, b| a + b) else { return k.fail("windows have no axis") };
-            visit(&Depth { distance, taps: taps.to_vec() }, number * *channels, *channels);
+            visit(&Depth { distance, taps: taps.to_vec(), left: None }, number * *channels, *channels);
         });
     }
 

@@ -72,7 +72,14 @@ impl BatchedProduct {
 
     /// Returns the form of the windows, if the left operand's rows are such.
     pub fn form_of_windows(&self) -> Option<Windows> {
-        self.windows.as_ref().map(|windows| Windows { axes: windows.windows.len() })
+        let form =
+            |windows: &WindowsParameters| Windows { axes: windows.windows.len(), loose: windows.present.is_some() };
+        self.windows.as_ref().map(form)
+    }
+
+    /// Whether the left operand's rows are windows that begin anywhere. Columns of the right one are contiguous then.
+    fn has_loose_windows(&self) -> bool {
+        self.form_of_windows().is_some_and(|windows| windows.loose)
     }
 
     /// Merges the innermost batch axis into the rows. If all left matrices along this axis are multiplied by the same
@@ -122,14 +129,19 @@ impl BatchedProduct {
 
     /// Returns how matrix units read the operands, of elements of this many bytes.
     pub fn unit_readings(&self, bytes: usize) -> [Option<UnitReading>; 2] {
-        let aligned = self.along(16 / bytes).map(|along| along.map(UnitReading::aligned));
+        let [a, b] = self.along(16 / bytes).map(|along| along.map(UnitReading::aligned));
         if bytes != 2 {
-            return aligned;
+            return [a, b];
         }
-        // Lines of halves begin and end anywhere. Those of windows are runs of channels.
-        let a = if self.windows.is_some() { None } else { self.lhs.unit_reading(self.lhs.row, self.lhs.column) };
-        let b = self.rhs.unit_reading(self.rhs.column, self.rhs.row);
-        [aligned[0].or(a), aligned[1].or(b)]
+        if self.has_loose_windows() {
+            return [Some(UnitReading::loose(Along::Depth)); 2];
+        }
+        // Lines of halves begin and end anywhere.
+        let a = match self.windows {
+            Some(_) => a,
+            None => a.or_else(|| self.lhs.unit_reading(self.lhs.row, self.lhs.column)),
+        };
+        [a, b.or_else(|| self.rhs.unit_reading(self.rhs.column, self.rhs.row))]
     }
 
     /// Returns the same product over words of four bytes along the depth, if words lie side by side by fours in both
@@ -170,8 +182,8 @@ impl BatchedProduct {
             sizes: [m, n, depth],
             lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
             lhs: split(&self.lhs, self.lhs.column),
-            rhs: split(&self.rhs, self.rhs.row),
-            // The kernel finds its part of the depth in each window.
+            // The kernel finds its part of the depth in each window, and in the weights of loose ones.
+            rhs: split(&self.rhs, if self.has_loose_windows() { 0 } else { self.rhs.row }),
             windows: self.windows.clone(),
             eps: None,
             behind_gates: None,

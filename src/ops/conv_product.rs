@@ -16,13 +16,18 @@ use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// With fewer output channels, most of a block that is computed without matrix units would be idle, and most lanes of a
-/// software device.
-const FEWEST_OUTPUTS: usize = 8;
+/// With fewer output channels, most lanes of a software device would be idle. On an H100, even a single one takes less
+/// time as a product.
 const FEWEST_OUTPUTS_OF_LANES: usize = 16;
 
 /// A product of less depth gains nothing over other kernels.
 const LEAST_DEPTH: usize = 32;
+
+/// Halves in a vector of matrix units.
+const OCTET: usize = 8;
+
+/// Below this number of products, a copy that pads the channels takes longer than reading them where they are.
+const FEW_PRODUCTS: usize = 3 << 28;
 
 impl Convolution {
     /// Returns the convolution of checked sizes, without a bias, as a product. The result has the dtype `output` and
@@ -45,11 +50,18 @@ impl Convolution {
         let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
         let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
         let Some(together) = channels_together(x.device(), x.dtype(), lengths) else { return Ok(None) };
-        let form = Windows { axes: sizes.windows.len() };
+        let form = Windows { axes: sizes.windows.len(), loose: true };
         let words = form.parameter_words() + matmul::Sizes { batch_rank: 0 }.parameter_words();
         let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
         if is_too_large || sizes.windows.iter().any(|window| self.meets_little(window)) {
             return Ok(None);
+        }
+        // Only matrix units read octets, and loose ones only of halves.
+        if together == OCTET
+            && x.dtype().size_in_bytes() == 2
+            && let Some(y) = self.of_loose_windows(x, weight, sizes, output, lengths)?
+        {
+            return Ok(Some(y));
         }
         self.of_windows(x, weight, sizes, output, together).map(Some)
     }
@@ -79,12 +91,11 @@ impl Convolution {
             let amounts: SmallVec<[_; 5]> = (1..x.rank()).map(|_| (0, 0)).chain(last).collect();
             if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.copied() }
         };
-        // A single image, or row, has no distance to the next one, whatever its stride is.
-        let distance = |(&length, &stride): (&usize, &isize)| if length == 1 { 0 } else { stride };
         let parameters = |x: &Tensor| WindowsParameters {
             channels: sizes.input_channels + missing,
+            present: None,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
-            strides: x.dims()[..x.rank() - 1].iter().zip(x.strides()).map(distance).collect(),
+            strides: distances(x),
         };
         let (x, weight) = (channels_last(x)?, channels_last(weight)?);
         let are_together = |x: &Tensor| missing == 0 && x.layout().offset.is_multiple_of(together);
@@ -95,9 +106,69 @@ impl Convolution {
         let weight = if weight.is_contiguous() && are_together(&weight) { weight } else { copied(&weight)? };
         let columns = weight.dims()[0];
         let matrix = weight.reshape((columns, weight.elem_count() / columns))?.t()?;
-        let y = x.product_of_windows(parameters(&x), &matrix, output, self.op)?;
+        let Some(y) = x.product_of_windows(parameters(&x), &matrix, output, self.op)? else {
+            unreachable!("every device multiplies windows of whole quads")
+        };
         channels_first(&y)
     }
+
+    /// Multiplies windows of halves whose channels begin anywhere. `None` if another way takes less time.
+    fn of_loose_windows(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        sizes: &Sizes,
+        output: DType,
+        [places, outputs, taps, channels]: [usize; 4],
+    ) -> Result<Option<Tensor>> {
+        let Some(last) = sizes.windows.last() else { return Ok(None) };
+        let padded = |channels: usize| channels.next_multiple_of(OCTET);
+        // The taps of a row lie side by side, and so do their channels. Together, they need less padding.
+        let joined = last.kernel * channels;
+        let saves = 2 * last.kernel * padded(channels) >= 3 * padded(joined);
+        let joins = last.dilation == 1 && saves && taps / last.kernel * padded(joined) >= LEAST_DEPTH;
+        let x = channels_last(x)?;
+        let mut begins = distances(&x).into_iter().chain([x.layout().offset as isize]);
+        let is_aligned = channels.is_multiple_of(OCTET) && begins.all(|distance| distance % OCTET as isize == 0);
+        let few = [places, outputs, taps, padded(channels)].into_iter().fold(1, usize::saturating_mul) < FEW_PRODUCTS;
+        let reads_in_place = (channels == 1 || x.strides().last() == Some(&1)) && !is_aligned && few;
+        if !(joins || reads_in_place) {
+            return Ok(None);
+        }
+        let mut axes = sizes.windows.clone();
+        let (mut x, mut present) = (x, channels);
+        if joins {
+            // Neighbours in a row of the output have no padding between them.
+            let sides = [(last.before as isize, last.after as isize), (0, 0)];
+            let [.., row, channel] = x.strides() else { return Ok(None) };
+            let lies_in_rows = [*row, *channel] == [channels as isize, 1];
+            x = match sides[0] {
+                (0, 0) if lies_in_rows => x,
+                (0, 0) => x.copied()?,
+                _ => x.pad(&sides, PadMode::Constant(0.into()))?.contiguous()?,
+            };
+            let input = x.dims()[x.rank() - 2];
+            axes.pop();
+            axes.push(Window { input, kernel: 1, before: 0, after: 0, ..*last });
+            present = joined;
+        }
+        let weight = channels_last(weight)?.contiguous()?;
+        let matrix = weight.reshape((outputs, taps * channels))?.t()?;
+        let windows = WindowsParameters {
+            channels: padded(present),
+            present: Some(present),
+            windows: axes.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
+            strides: distances(&x),
+        };
+        x.product_of_windows(windows, &matrix, output, self.op)?.map(|y| channels_first(&y)).transpose()
+    }
+}
+
+/// Returns the distances between images and along the spatial axes. A single image, or row, has no distance to the next
+/// one, whatever its stride is.
+fn distances(x: &Tensor) -> SmallVec<[isize; 4]> {
+    let distance = |(&length, &stride): (&usize, &isize)| if length == 1 { 0 } else { stride };
+    x.dims()[..x.rank() - 1].iter().zip(x.strides()).map(distance).collect()
 }
 
 /// Returns a weight in the order that convolutions of many places read in place.
@@ -117,7 +188,9 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
     let [outputs, channels] = [weight.dims()[0], weight.dims()[1]];
     let taps = weight.dims()[2..].iter().product();
     match channels_together(weight.device(), weight.dtype(), [usize::MAX, outputs, taps, channels]) {
-        Some(together) if taps > 1 && weight.dims()[1].is_multiple_of(together) => in_channels_last(weight),
+        Some(together) if taps > 1 && (channels.is_multiple_of(together) || together == OCTET) => {
+            in_channels_last(weight)
+        }
         _ => Ok(weight.clone()),
     }
 }
@@ -139,6 +212,6 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
-    let fits = outputs >= FEWEST_OUTPUTS && depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
+    let fits = depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
     fits.then_some(QUAD)
 }

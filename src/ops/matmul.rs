@@ -105,19 +105,28 @@ impl Tensor {
     }
 
     /// Returns the product of the windows of this tensor and a matrix, rounded to a dtype. The tensor has the axes
-    /// (N, spatial.., C), of which the last one is contiguous. The result is (N, places.., columns of the matrix).
+    /// (N, spatial.., C), of which the last one is contiguous, as the matrix's columns are. The result is
+    /// (N, places.., columns of the matrix). `None` if the windows are loose, and the device has no kernel for such.
     pub(super) fn product_of_windows(
         &self,
         windows: WindowsParameters,
         rhs: &Tensor,
         output: DType,
         op: &'static str,
-    ) -> Result<Tensor> {
+    ) -> Result<Option<Tensor>> {
         let batch: Shape = [self.dims()[0]].into_iter().chain(windows.windows.iter().map(|axis| axis.output)).collect();
-        let [k, n] = [rhs.dims()[0], rhs.dims()[1]];
+        let [depth, n] = [rhs.dims()[0], rhs.dims()[1]];
+        // Along the depth, loose windows have channels that are not in memory.
+        let k = windows.present.map_or(depth, |present| depth / present * windows.channels);
         let rows = checked_elements(&batch, op)?;
-        let (lhs, rhs, windows) = (self.clone(), rhs.clone(), Some(windows));
-        Product { lhs, rhs, windows, batch, sizes: [rows, n, k], output, around: Around::default(), op }.pending()
+        let (lhs, rhs, sizes, is_loose) = (self.clone(), rhs.clone(), [rows, n, k], windows.present.is_some());
+        let problem = BatchedProduct::of_windows(lhs.layout().offset, windows.clone(), rhs.layout(), sizes);
+        let (windows, around) = (Some(windows), Around::default());
+        let product = Product { lhs, rhs, windows, batch, sizes, output, around, op };
+        if is_loose && product.on_units(&problem).is_none() {
+            return Ok(None);
+        }
+        product.pending().map(Some)
     }
 
     /// Returns the product of a few rows and a matrix, rounded to a dtype, with what a kernel can compute around it.
@@ -367,10 +376,8 @@ impl Product {
 
     /// Computes the product on matrix units, if they can be used.
     fn in_blocks(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
-        if let Some(unit) = matrix_units::unit_for(self.lhs.device(), self.lhs.dtype(), problem)
-            && let Some(product) = self.on_matrix_units(problem, unit, epilogue, key)?
-        {
-            return Ok(product);
+        if let Some((parts, config)) = self.on_units(problem) {
+            return self.with_kernel(&parts, config, epilogue, key);
         }
         self.on_any_device(problem, epilogue, key)
     }
@@ -476,36 +483,20 @@ impl Product {
         sum.reshape(self.shape())?.to_dtype(self.output)
     }
 
-    /// Computes the product on matrix units of a size; `None` if they cannot be used.
-    fn on_matrix_units(
-        &self,
-        problem: &BatchedProduct,
-        unit: [u32; 3],
-        epilogue: Option<&Epilogue>,
-        key: &PlanKey,
-    ) -> Result<Option<Produced>> {
+    /// Returns the kernel that computes the product on matrix units, and the parts that it computes; `None` if they
+    /// cannot be used.
+    fn on_units(&self, problem: &BatchedProduct) -> Option<(BatchedProduct, Matmul)> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
+        let unit = matrix_units::unit_for(device, dtype, problem)?;
         let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
-        let trusted = cuts.into_iter().find_map(|Cut { tile, splits, .. }| {
+        cuts.into_iter().find_map(|Cut { tile, splits, .. }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
             let tile = tile.with_rows(self.sizes[1], output);
             let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
             let config = Matmul { windows: problem.form_of_windows(), ..config };
             self_test::is_trusted(device, &config).then_some((parts, config))
-        });
-        let Some((parts, config)) = trusted else { return Ok(None) };
-        if let Some(finished) = self.finished(&parts, &config, epilogue, key)? {
-            return Ok(Some(finished));
-        }
-        if epilogue.is_none()
-            && let Some(plan) = self.plan(&parts, config.clone(), None)?
-        {
-            return self.run_first(plan, None, key).map(Some);
-        }
-        let y = allocate(&self.shape(), self.output, device, self.op)?;
-        parts.launch(device, config, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
-        self.stored(y, self.output, epilogue.is_none()).map(Some)
+        })
     }
 
     /// Computes the product and applies an epilogue; `None` if there is no epilogue, or if the kernel cannot apply it.
@@ -549,8 +540,8 @@ impl Product {
             key.extend(side.strides().iter().map(|&stride| stride as u64));
         }
         if let Some(windows) = &self.windows {
-            // Strides and channels are those of `lhs`, which is part of every key.
-            key.push(1 << 63);
+            // Strides are those of `lhs`, and channels follow from the depth. Both are part of every key.
+            key.push(1 << 63 | windows.present.unwrap_or(0) as u64);
             let axis = |axis: &WindowParameters| [axis.output, axis.kernel, axis.stride, axis.dilation, axis.before];
             key.extend(windows.windows.iter().flat_map(axis).map(|size| size as u64));
         }

@@ -61,13 +61,15 @@ impl Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let aligned = [Along::Depth, Along::Other].map(UnitReading::aligned);
         // Lines of halves may end anywhere.
-        let any_length = config.dtype().size_in_bytes() == 2 && config.windows.is_none();
+        let any_length = config.dtype().size_in_bytes() == 2 && config.windows.is_none_or(|windows| windows.loose);
         let (depth, [a, b], any_columns, any_length) = match config.tile {
             MatmulTile::MatrixUnits(block, layout) => {
                 let parts = if layout.parts { 2 } else { 1 };
                 let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
                 let beyond = if any_length { 13 } else { 16 };
                 let depth = if layout.whole { depth } else { depth + beyond };
+                // The last channels of loose windows are missing.
+                let depth = if config.is_of_loose_windows() { depth.next_multiple_of(8) - 3 } else { depth };
                 (depth, [layout.a, layout.b], !block.fragments, any_length && !block.fragments)
             }
             MatmulTile::UnitVectors(vectors) => {
@@ -121,18 +123,19 @@ impl Trial {
             column: column as isize,
         };
         // Each row is a window of one tap, and the tensor is one image with one axis.
-        let windows = config.windows.map(|Windows { axes }| {
+        let channels = if config.is_of_loose_windows() { k.next_multiple_of(8) } else { k };
+        let windows = config.windows.map(|Windows { axes, loose }| {
             let mut windows: SmallVec<_> = (0..axes).map(|_| Window::TRIVIAL.parameters(1)).collect();
             let mut strides: SmallVec<_> = (0..=axes).map(|_| 0).collect();
             windows[axes - 1] = Window { input: m, ..Window::TRIVIAL }.parameters(m);
-            strides[axes] = k as isize;
-            WindowsParameters { channels: k, windows, strides }
+            strides[axes] = a_strides[0] as isize;
+            WindowsParameters { channels, present: loose.then_some(k), windows, strides }
         });
         let problem = BatchedProduct {
             windows,
             eps: None,
             behind_gates: None,
-            sizes: self.sizes,
+            sizes: [m, n, channels],
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             // Windows have strides of their own.
             lhs: place(self.a, if config.windows.is_some() { [0, 0] } else { a_strides }),

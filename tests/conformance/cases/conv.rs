@@ -476,18 +476,23 @@ pub fn add(suite: &mut Suite) {
         });
     }
     // Elements that meet no window of an output do not count, even if they are infinite.
-    suite.add("conv2d", "f32::infinite_input", |device| {
-        let of = |name: &str| PROBLEMS.into_iter().find(|(known, _)| *known == name).map(|(_, problem)| problem);
-        for name in ["padded", "windows", "fours", "pointwise"] {
-            let problem = of(name).expect("a problem has this name");
-            let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;
-            operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
-            operands.x.values[[1, 0, 0, 0]] = f64::NAN;
-            operands.x.tensor = crate::compare::upload(&operands.x.values, DType::F32, device)?;
-            OPERATIONS[1].check(&problem, &operands, false).map_err(|e| format!("{name}: {e:?}"))?;
-        }
-        Ok(())
-    });
+    for dtype in [DType::F32, DType::F16] {
+        suite.add("conv2d", format!("{dtype}::infinite_input"), move |device| {
+            let of = |name: &str| PROBLEMS.into_iter().find(|(known, _)| *known == name).map(|(_, problem)| problem);
+            for name in ["padded", "windows", "windows_odd", "fours", "pointwise"] {
+                let problem = of(name).expect("a problem has this name");
+                let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
+                operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
+                operands.x.values[[1, 0, 0, 0]] = f64::NAN;
+                let first = crate::compare::upload(&operands.x.values, dtype, device)?;
+                for x in [channels_last(&first)?, first] {
+                    operands.x.tensor = x;
+                    OPERATIONS[1].check(&problem, &operands, false).map_err(|e| format!("{name}: {e:?}"))?;
+                }
+            }
+            Ok(())
+        });
+    }
     // Channels that come last and begin within a run of several, or weights that are a part of more channels.
     for dtype in [DType::F32, DType::F16] {
         // The stride of a single image's axis does not matter, and is 1 here.
