@@ -16,9 +16,14 @@ use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// With fewer output channels, most lanes of a software device would be idle. On an H100, even a single one takes less
-/// time as a product.
+/// With fewer output channels, most of a block that is computed without matrix units would be idle, and most lanes of a
+/// software device.
+const FEWEST_OUTPUTS: usize = 8;
 const FEWEST_OUTPUTS_OF_LANES: usize = 16;
+
+/// From this many products per output channel on, a block takes less time than other kernels, even for one channel. On
+/// an H100, 2^21.8 products take 27 instead of 41 us.
+const PRODUCTS_OF_ONE_OUTPUT: usize = 1 << 21;
 
 /// A product of less depth gains nothing over other kernels.
 const LEAST_DEPTH: usize = 32;
@@ -187,12 +192,13 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
     }
     let [outputs, channels] = [weight.dims()[0], weight.dims()[1]];
     let taps = weight.dims()[2..].iter().product();
-    match channels_together(weight.device(), weight.dtype(), [usize::MAX, outputs, taps, channels]) {
-        Some(together) if taps > 1 && (channels.is_multiple_of(together) || together == OCTET) => {
-            in_channels_last(weight)
-        }
-        _ => Ok(weight.clone()),
-    }
+    let in_order = match channels_together(weight.device(), weight.dtype(), [usize::MAX, outputs, taps, channels]) {
+        // Few outputs of few places are no product.
+        Some(QUAD) => channels.is_multiple_of(QUAD) && outputs >= FEWEST_OUTPUTS,
+        Some(together) => channels.is_multiple_of(together) || together == OCTET,
+        None => false,
+    };
+    if in_order && taps > 1 { in_channels_last(weight) } else { Ok(weight.clone()) }
 }
 
 /// Returns how many channels at a time a product of windows reads on a device, if it computes products of a dtype and
@@ -212,6 +218,7 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
-    let fits = depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
+    let is_busy = outputs >= FEWEST_OUTPUTS || places.saturating_mul(depth(QUAD)) >= PRODUCTS_OF_ONE_OUTPUT;
+    let fits = is_busy && depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
     fits.then_some(QUAD)
 }
