@@ -9,9 +9,9 @@ use super::pad::PadMode;
 use super::window::Window;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::shape::Shape;
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::kernels::matmul::{self, QUAD, Windows, WindowsParameters};
+use crate::kernels::matmul::{self, Along, QUAD, Windows, WindowsParameters};
 use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
@@ -108,9 +108,19 @@ impl Convolution {
             && are_together(&x)
             && parameters(&x).are_along_channels(x.layout().offset, together);
         let x = if can_read { x } else { copied(&x)? };
-        let weight = if weight.is_contiguous() && are_together(&weight) { weight } else { copied(&weight)? };
-        let columns = weight.dims()[0];
-        let matrix = weight.reshape((columns, weight.elem_count() / columns))?.t()?;
+        let (columns, turned) = (weight.dims()[0], outputs_last(&weight)?);
+        let is_ready = |weight: &Tensor| weight.is_contiguous() && are_together(weight);
+        let matrix = if is_ready(&weight) || !reads_rows(x.device(), columns) {
+            let weight = if is_ready(&weight) { weight } else { copied(&weight)? };
+            weight.reshape((columns, weight.elem_count() / columns))?.t()?
+        } else {
+            let turned = match missing {
+                _ if is_ready(&turned) => turned,
+                0 => turned.copied()?,
+                _ => turned.pad(&[(0, missing as isize), (0, 0)], PadMode::Constant(0.into()))?,
+            };
+            turned.reshape((turned.elem_count() / columns, columns))?
+        };
         let Some(y) = x.product_of_windows(parameters(&x), &matrix, output, self.op)? else {
             unreachable!("every device multiplies windows of whole quads")
         };
@@ -198,7 +208,32 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
         Some(together) => channels.is_multiple_of(together) || together == OCTET,
         None => false,
     };
-    if in_order && taps > 1 { in_channels_last(weight) } else { Ok(weight.clone()) }
+    match in_order && taps > 1 {
+        true if reads_rows(weight.device(), outputs) => {
+            let last = outputs_last(&channels_last(weight)?)?.contiguous()?;
+            let axes: Dims<isize> = [-1].into_iter().chain(0..last.rank() as isize - 1).collect();
+            channels_first(&last.permute(&axes[..])?)
+        }
+        true => in_channels_last(weight),
+        false => Ok(weight.clone()),
+    }
+}
+
+/// Whether products read the rows of a matrix faster than its columns: lanes that hand each other elements do.
+fn reads_rows(device: &Device, columns: usize) -> bool {
+    is_of_lanes(device) && columns.is_multiple_of(Along::Other.elements_at_once())
+}
+
+/// Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
+/// elements.
+fn is_of_lanes(device: &Device) -> bool {
+    device.tuning().matmul.blocks.is_empty()
+}
+
+/// Moves the first axis, of output channels, behind all others.
+fn outputs_last(weight: &Tensor) -> Result<Tensor> {
+    let axes: Dims<isize> = (1..weight.rank() as isize).chain([0]).collect();
+    weight.permute(&axes[..])
 }
 
 /// Returns how many channels at a time a product of windows reads on a device, if it computes products of a dtype and
@@ -207,9 +242,7 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
     // Missing channels are filled up with zeros.
     let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
     let on_units = 16 / dtype.size_in_bytes();
-    // Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
-    // elements.
-    if device.tuning().matmul.blocks.is_empty() {
+    if is_of_lanes(device) {
         let fits = outputs >= FEWEST_OUTPUTS_OF_LANES && depth(QUAD) >= LEAST_DEPTH;
         return (fits && BatchedProduct::may_broadcast(device, dtype)).then_some(QUAD);
     }

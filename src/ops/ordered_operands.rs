@@ -13,6 +13,10 @@ use crate::tensor::Tensor;
 const PRODUCTS_PER_COPY: usize = 16;
 const FEWEST_PRODUCTS: usize = 1 << 19;
 
+/// Lanes read the right operand faster along its rows than along the depth. A copy pays from this many rows on.
+/// On lavapipe, a product takes 0.10 ns in the one order and 0.14 in the other.
+const ROWS_PER_TURN: usize = 128;
+
 /// On GPUs, and for bytes as words, a copied element pays if it is part of this many products. On GPUs, the depth must
 /// be this great, too, or the batch must have many rows and columns. On an H100, a copy takes at least 4 us.
 /// 1024 x 1024 by 1024 x 31 takes 35 us element by element, and 8 us by 16 bytes.
@@ -84,16 +88,24 @@ fn bytes_for_units([lhs, rhs]: [&Tensor; 2], problem: &BatchedProduct, count: us
 /// Returns both operands in an order that lanes read which hand each other elements. `None` if there is nothing to
 /// copy, if a copy does not pay, or if the device has no such lanes.
 pub(super) fn for_lanes(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
-    let [m, n, _] = problem.sizes;
+    let [m, n, k] = problem.sizes;
     if !BatchedProduct::may_broadcast(lhs.device(), lhs.dtype()) || !is_large(lhs.device(), problem) {
         return Ok(None);
     }
-    let [copy_a, copy_b] = problem.broadcast_readings().map(|along| along.is_none());
+    let [a, b] = problem.broadcast_readings();
+    let pairs = n.is_multiple_of(Along::Other.elements_at_once());
+    let turns = b == Some(Along::Depth) && pairs && m >= ROWS_PER_TURN;
+    let (copy_a, copy_b) = (a.is_none(), b.is_none() || turns);
     let copied = if copy_a { m } else { 0 } + if copy_b { n } else { 0 };
     if copied == 0 || copied.saturating_mul(PRODUCTS_PER_COPY) > m.saturating_mul(n) {
         return Ok(None);
     }
-    along_depth([lhs, rhs], [copy_a, copy_b], QUAD).map(Some)
+    if !(copy_b && pairs) {
+        return along_depth([lhs, rhs], [copy_a, copy_b], QUAD).map(Some);
+    }
+    let missing = (k.next_multiple_of(QUAD) - k) as isize;
+    let lhs = if copy_a || missing > 0 { padded(lhs, &[(0, missing)])? } else { lhs.clone() };
+    Ok(Some([lhs, padded(rhs, &[(0, missing), (0, 0)])?]))
 }
 
 /// Returns both operands of a product with few columns in the order in which kernels read vectors. `None` if there is
