@@ -246,7 +246,15 @@ mod tests {
     fn product(sizes: [usize; 4]) -> matmul::Parameters {
         let [batches, m, n, depth] = sizes;
         let sizes = SizeParameters { batches, m, n, depth, lengths: Dims::new(), a: view(2), b: view(2) };
-        matmul::Parameters { sizes, windows: None, matrix: None, eps: None, behind_gates: None, epilogue: None }
+        matmul::Parameters {
+            sizes,
+            windows: None,
+            matrix: None,
+            eps: None,
+            behind_gates: None,
+            last_depth: None,
+            epilogue: None,
+        }
     }
 
     /// A kernel with an epilogue must not pad rows: a tensor has no room for that.

@@ -141,7 +141,9 @@ impl UnitLayout {
             let [by_depth, by_other] = [Along::Depth, Along::Other].map(UnitReading::loose);
             let layout = |a, b| UnitLayout { unit: [16, 16, depth], a, b, whole: false, parts: false, single: true };
             let in_parts = UnitLayout { whole: true, parts: true, ..layout(by_depth, by_other) };
-            let loose = [layout(by_depth, by_other), layout(by_other, by_depth), in_parts];
+            let aligned = UnitReading::aligned(Along::Depth);
+            let unequal = UnitLayout { parts: true, single: false, ..layout(aligned, aligned) };
+            let loose = [layout(by_depth, by_other), layout(by_other, by_depth), in_parts, unequal];
             samples.extend(loose.into_iter().filter(|_| dtype.size_in_bytes() == 2).map(|layout| (dtype, layout)));
         }
         samples
@@ -485,7 +487,7 @@ mod tests {
         }
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * (11 * (2 + 2 + 1 + 1) + 3 * (2 + 2)) + fragments * 2 * (2 + 2) + packed + windows);
+        assert_eq!(count, tiles * (11 * (2 + 2 + 1 + 1) + 4 * (2 + 2)) + fragments * 2 * (2 + 2) + packed + windows);
         assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
         assert_eq!(windows, 2 * 3, "aligned and loose: in whole steps, in others, and in parts");
     }

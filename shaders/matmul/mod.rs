@@ -115,6 +115,8 @@ parameters! {
     eps: Option<Float> = config.tile.is_normalized().then_some(Float(config.dtype())),
     /// The distance in elements from the column of a gate to the one that it gates.
     behind_gates: Option<Size> = config.tile.is_gated().then_some(Size),
+    /// The depth of the last part, if it is less than that of the others.
+    last_depth: Option<Size> = config.tile.has_unequal_parts().then_some(Size),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -179,6 +181,19 @@ impl MatmulTile {
         matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, .. }))
     }
 
+    /// True if the last part of the depth may be shorter than the others.
+    pub const fn has_unequal_parts(self) -> bool {
+        matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, whole: false, .. }))
+    }
+
+    /// Returns what depths of parts are multiples of, for elements of this many bytes.
+    pub const fn depth_step(self, bytes: usize) -> usize {
+        match self {
+            MatmulTile::MatrixUnits(block, _) => block.depth as usize / bytes,
+            _ => 1,
+        }
+    }
+
     /// Returns the length in memory of a row with `n` columns of a dtype. If matrix units store whole vectors, rows are
     /// padded.
     pub fn row(self, n: usize, dtype: DType) -> usize {
@@ -232,7 +247,10 @@ struct ProductBlock<'k> {
     k: &'k KernelBuilder,
     m: Value<'k>,
     n: Value<'k>,
+    /// The depth of the product, or of this workgroup's part of it.
     depth: Value<'k>,
+    /// Where the part begins, if the depth is split.
+    part_begins: Option<Value<'k>>,
     /// The matrices of the batch.
     a: Matrix<'k>,
     b: Matrix<'k>,
@@ -296,8 +314,8 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, windows, matrix, eps, behind_gates, epilogue } = config.declare(k);
-        let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
+        let Declared { sizes, windows, matrix, eps, behind_gates, last_depth, epilogue } = config.declare(k);
+        let DeclaredSizes { batches, m, n, depth: part_depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
         let across = (n + (columns - 1)) / columns;
@@ -330,11 +348,17 @@ impl<'k> ProductBlock<'k> {
         let count = grid.innermost().filter(|_| config.tile.has_parts());
         let part = |count| Part { number: batch % count, count, block: batch / count * per_product + block };
         let whole = |batch: Value<'k>| count.map_or(batch, |count| batch / count);
+        let part = count.map(part);
+        let depth = match (part, last_depth) {
+            (Some(Part { number, count, .. }), Some(last)) => (number + 1).eq(count).select(last, part_depth),
+            _ => part_depth,
+        };
         ProductBlock {
             k,
             m,
             n,
             depth,
+            part_begins: part.map(|part| part.number * part_depth),
             a: Matrix::new(k, &a_at, &coordinates),
             b: Matrix::new(k, &b_at, &coordinates),
             encoding: config.a,
@@ -344,7 +368,7 @@ impl<'k> ProductBlock<'k> {
             real,
             first_row: block_row * rows,
             first_column: block_column * columns,
-            part: count.map(part),
+            part,
             matrix,
             windows,
             eps,
@@ -358,14 +382,14 @@ impl<'k> ProductBlock<'k> {
         let Some(windows) = &self.windows else {
             return Lines::of_matrix(self.a, [self.a.row_stride, self.a.column_stride]);
         };
-        Lines::of_windows(self.a.start, windows.clone(), self.part.map(|part| part.number * self.depth))
+        Lines::of_windows(self.a.start, windows.clone(), self.part_begins)
     }
 
     /// Returns the columns of the right operand.
     fn b_lines(&self) -> Lines<'k> {
         let strides = [self.b.column_stride, self.b.row_stride];
         let Some(windows) = &self.windows else { return Lines::of_matrix(self.b, strides) };
-        Lines::of_weights(self.b, strides, windows, self.part.map(|part| part.number * self.depth))
+        Lines::of_weights(self.b, strides, windows, self.part_begins)
     }
 
     /// Declares the buffer of an operand.
@@ -534,9 +558,12 @@ impl Finishing for Matmul {
 }
 
 impl Family for Matmul {
-    fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
-        let SizeParameters { batches, m, n, depth, .. } = sizes;
-        volume([batches, m, n, depth]).saturating_mul(self.a.per_factor() as u64)
+    fn products(&self, Parameters { sizes, last_depth, .. }: &Parameters) -> u64 {
+        let SizeParameters { batches, m, n, depth, lengths, .. } = sizes;
+        let missing = last_depth
+            .zip(lengths.last())
+            .map_or(0, |(last, parts)| volume([&(batches / parts), m, n, &(depth - last)]));
+        (volume([batches, m, n, depth]) - missing).saturating_mul(self.a.per_factor() as u64)
     }
 
     fn units(&self) -> Units {
@@ -595,8 +622,9 @@ impl Family for Matmul {
         let problem = ProductBlock::new(k, self);
         let reads_windows =
             matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..) | MatmulTile::Broadcast { .. });
-        if self.windows.is_some() && !reads_windows {
-            k.fail("this tile does not read windows");
+        let reads_loosely = matches!(self.tile, MatmulTile::MatrixUnits(..));
+        if self.windows.is_some() && !reads_windows || self.is_of_loose_windows() && !reads_loosely {
+            k.fail("this tile does not read such windows");
         }
         match self.tile {
             MatmulTile::Workgroup(block) => blocked::write(&problem, self, block),
@@ -717,6 +745,7 @@ impl Family for Matmul {
         let ends = [(true, false), (false, false), (true, true)];
         let on_units = ends.into_iter().flat_map(|end| [(end, by_depth), (end, loosely)]);
         let on_units = on_units.flat_map(|((whole, parts), reading)| {
+            let single = reading.loose;
             let layout = UnitLayout { unit, a: reading, b: reading, whole, parts, single };
             let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))

@@ -37,6 +37,8 @@ pub(crate) struct BatchedProduct {
     pub eps: Option<Word>,
     /// The distance in elements from the column of a gate to the one that it gates.
     pub behind_gates: Option<usize>,
+    /// The depth of the last part, if the depth is split into parts and the last one has less.
+    pub last_depth: Option<usize>,
 }
 
 /// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
@@ -57,7 +59,8 @@ impl BatchedProduct {
             row: view.strides[rank],
             column: view.strides[rank + 1],
         });
-        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, windows: None, eps: None, behind_gates: None };
+        let (windows, eps, behind_gates, last_depth) = (None, None, None, None);
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs, windows, eps, behind_gates, last_depth };
         while problem.merge_batch_into_rows() {}
         problem
     }
@@ -67,7 +70,7 @@ impl BatchedProduct {
         let lhs = Operand { offset, batch: Dims::new(), row: 0, column: 0 };
         let rhs = Operand { offset: rhs.offset, batch: Dims::new(), row: rhs.strides[0], column: rhs.strides[1] };
         let (lengths, windows) = (Dims::new(), Some(windows));
-        BatchedProduct { sizes, lengths, lhs, rhs, windows, eps: None, behind_gates: None }
+        BatchedProduct { sizes, lengths, lhs, rhs, windows, eps: None, behind_gates: None, last_depth: None }
     }
 
     /// Returns the form of the windows, if the left operand's rows are such.
@@ -162,12 +165,27 @@ impl BatchedProduct {
             windows: None,
             eps: None,
             behind_gates: None,
+            last_depth: None,
         })
     }
 
+    /// Returns the depths of `parts` parts, and of the last one. They are multiples of `step`, except for the last one.
+    /// `None` if nothing is left for that one.
+    pub fn part_depths(&self, parts: usize, step: usize) -> Option<[usize; 2]> {
+        let depth = self.sizes[2];
+        let each = if parts == 1 { depth } else { depth.div_ceil(parts).next_multiple_of(step) };
+        let last = depth.checked_sub(each * (parts - 1)).filter(|&last| last > 0)?;
+        Some([each, last])
+    }
+
     /// Returns the products of `parts` equal parts of the depth, with the parts as one more axis of the batch.
-    pub fn split(&self, parts: usize) -> BatchedProduct {
-        self.part(0, self.sizes[2] / parts, parts)
+    pub fn split_equally(&self, parts: usize) -> BatchedProduct {
+        self.split(parts, [self.sizes[2] / parts; 2])
+    }
+
+    /// Returns the products of parts of these depths: the last one's is the second.
+    pub fn split(&self, parts: usize, [each, last]: [usize; 2]) -> BatchedProduct {
+        BatchedProduct { last_depth: (last < each).then_some(last), ..self.part(0, each, parts) }
     }
 
     /// Returns the products of `parts` parts of this depth. The first part begins at `first`.
@@ -187,6 +205,7 @@ impl BatchedProduct {
             windows: self.windows.clone(),
             eps: None,
             behind_gates: None,
+            last_depth: None,
         }
     }
 
@@ -349,6 +368,7 @@ impl BatchedProduct {
             matrix: None,
             eps,
             behind_gates,
+            last_depth: self.last_depth,
             epilogue,
         }
     }

@@ -21,8 +21,9 @@ use smallvec::SmallVec;
 const FEWEST_OUTPUTS: usize = 8;
 const FEWEST_OUTPUTS_OF_LANES: usize = 16;
 
-/// From this many products per output channel on, a block takes less time than other kernels, even for one channel. On
-/// an H100, 2^21.8 products take 27 instead of 41 us.
+/// From this many products per output channel on, a block takes less time than other kernels, even for one channel, if
+/// channels come last. On an H100, 2^21.8 products take 27 instead of 41 us. If channels come first, other kernels take
+/// less: they load neighbours of a row.
 const PRODUCTS_OF_ONE_OUTPUT: usize = 1 << 21;
 
 /// A product of less depth gains nothing over other kernels.
@@ -54,7 +55,8 @@ impl Convolution {
         let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
         let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
         let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
-        let Some(together) = channels_together(x.device(), x.dtype(), lengths) else { return Ok(None) };
+        let in_order = is_channels_last(x);
+        let Some(together) = channels_together(x.device(), x.dtype(), lengths, in_order) else { return Ok(None) };
         let form = Windows { axes: sizes.windows.len(), loose: true };
         let words = form.parameter_words() + matmul::Sizes { batch_rank: 0 }.parameter_words();
         let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
@@ -77,7 +79,7 @@ impl Convolution {
         let weight = weight.reshape((rows, channels))?;
         let (images, spatial) = (x.dims()[0], &x.dims()[2..]);
         let places: usize = spatial.iter().product();
-        // Rows of other lengths are not read 16 bytes at a time.
+        // Rows of other lengths are read more slowly, if at all.
         let on_units = matrix_units::unit(x.device(), x.dtype(), [images * places, rows, channels]).is_some();
         let is_odd = on_units && !places.is_multiple_of(16 / x.dtype().size_in_bytes());
         if is_channels_last(x) || is_odd {
@@ -138,27 +140,27 @@ impl Convolution {
     ) -> Result<Option<Tensor>> {
         let Some(last) = sizes.windows.last() else { return Ok(None) };
         let padded = |channels: usize| channels.next_multiple_of(OCTET);
-        // The taps of a row lie side by side, and so do their channels. Together, they need less padding.
-        let joined = last.kernel * channels;
-        let saves = 2 * last.kernel * padded(channels) >= 3 * padded(joined);
-        let joins = last.dilation == 1 && saves && taps / last.kernel * padded(joined) >= LEAST_DEPTH;
-        let x = channels_last(x)?;
+        let mut x = channels_last(x)?;
         let mut begins = distances(&x).into_iter().chain([x.layout().offset as isize]);
         let is_aligned = channels.is_multiple_of(OCTET) && begins.all(|distance| distance % OCTET as isize == 0);
         let few = [places, outputs, taps, padded(channels)].into_iter().fold(1, usize::saturating_mul) < FEW_PRODUCTS;
-        let reads_in_place = (channels == 1 || x.strides().last() == Some(&1)) && !is_aligned && few;
+        let are_together = channels == 1 || x.strides().last() == Some(&1);
+        let reads_in_place = are_together && !is_aligned && few;
+        // The taps of a row lie side by side, and so do their channels. Together, they need less padding. But
+        // neighbours in a row of the output must have no padding between them.
+        let joined = last.kernel * channels;
+        let lies_in_rows = are_together && x.strides()[x.rank() - 2] == channels as isize;
+        let needs_copy = [last.before, last.after] != [0; 2] || !lies_in_rows;
+        let saves = 2 * last.kernel * padded(channels) >= 3 * padded(joined) && !(needs_copy && reads_in_place);
+        let joins = last.dilation == 1 && saves && taps / last.kernel * padded(joined) >= LEAST_DEPTH;
         if !(joins || reads_in_place) {
             return Ok(None);
         }
-        let mut axes = sizes.windows.clone();
-        let (mut x, mut present) = (x, channels);
+        let (mut axes, mut present) = (sizes.windows.clone(), channels);
         if joins {
-            // Neighbours in a row of the output have no padding between them.
             let sides = [(last.before as isize, last.after as isize), (0, 0)];
-            let [.., row, channel] = x.strides() else { return Ok(None) };
-            let lies_in_rows = [*row, *channel] == [channels as isize, 1];
             x = match sides[0] {
-                (0, 0) if lies_in_rows => x,
+                _ if !needs_copy => x,
                 (0, 0) => x.copied()?,
                 _ => x.pad(&sides, PadMode::Constant(0.into()))?.contiguous()?,
             };
@@ -202,9 +204,8 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
     }
     let [outputs, channels] = [weight.dims()[0], weight.dims()[1]];
     let taps = weight.dims()[2..].iter().product();
-    let in_order = match channels_together(weight.device(), weight.dtype(), [usize::MAX, outputs, taps, channels]) {
-        // Few outputs of few places are no product.
-        Some(QUAD) => channels.is_multiple_of(QUAD) && outputs >= FEWEST_OUTPUTS,
+    let lengths = [usize::MAX, outputs, taps, channels];
+    let in_order = match channels_together(weight.device(), weight.dtype(), lengths, false) {
         Some(together) => channels.is_multiple_of(together) || together == OCTET,
         None => false,
     };
@@ -237,8 +238,14 @@ fn outputs_last(weight: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns how many channels at a time a product of windows reads on a device, if it computes products of a dtype and
-/// these sizes in blocks: the places, output channels, taps and input channels.
-fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, channels]: [usize; 4]) -> Option<usize> {
+/// these sizes in blocks: the places, output channels, taps and input channels. `in_order` tells whether channels come
+/// last.
+fn channels_together(
+    device: &Device,
+    dtype: DType,
+    [places, outputs, taps, channels]: [usize; 4],
+    in_order: bool,
+) -> Option<usize> {
     // Missing channels are filled up with zeros.
     let depth = |together| taps.saturating_mul(channels.next_multiple_of(together));
     let on_units = 16 / dtype.size_in_bytes();
@@ -251,7 +258,7 @@ fn channels_together(device: &Device, dtype: DType, [places, outputs, taps, chan
         return Some(on_units);
     }
     // A product of 64-bit integers takes several 32-bit products, and no block of them stays in registers.
-    let is_busy = outputs >= FEWEST_OUTPUTS || places.saturating_mul(depth(QUAD)) >= PRODUCTS_OF_ONE_OUTPUT;
+    let is_busy = outputs >= FEWEST_OUTPUTS || in_order && places.saturating_mul(depth(QUAD)) >= PRODUCTS_OF_ONE_OUTPUT;
     let fits = is_busy && depth(QUAD) >= LEAST_DEPTH && dtype != DType::I64;
     fits.then_some(QUAD)
 }

@@ -230,7 +230,10 @@ pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProd
     if let Some(vectors) = problem.few_vectors(device, dtype) {
         return MatmulTile::Vectors(vectors);
     }
-    let busy = |block: &&tuning::Block| problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy);
+    // Half of a block may not be idle, if there is a smaller one.
+    let busy = |block: &&tuning::Block| {
+        2 * n > block.shape[1] as usize && problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy)
+    };
     let largest = if dtype.size_in_bytes() == 8 { None } else { blocks().find(busy) };
     MatmulTile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
@@ -339,14 +342,19 @@ impl Producer for Product {
                 return self.with_kernel(&problem, config, epilogue, &key);
             }
         }
-        let unit = matrix_units::unit_for(device, self.lhs.dtype(), &problem);
         let (lhs, rhs) = (&self.lhs, &self.rhs);
-        let ordered = if unit.is_some() || takes_words(device, lhs.dtype()) {
-            ordered_operands::for_units(lhs, rhs, &problem)?
-        } else {
-            let for_vectors = ordered_operands::for_vectors(lhs, rhs, &problem)?;
-            for_vectors.map_or_else(|| ordered_operands::for_lanes(lhs, rhs, &problem), |ordered| Ok(Some(ordered)))?
-        };
+        let has_units = matrix_units::unit_for(device, lhs.dtype(), &problem).is_some();
+        let is_read = has_units && self.on_units(&problem).is_some();
+        let mut ordered = None;
+        if has_units || takes_words(device, lhs.dtype()) {
+            ordered = ordered_operands::for_units(lhs, rhs, &problem, is_read)?;
+        }
+        if ordered.is_none() && !is_read {
+            ordered = ordered_operands::for_vectors(lhs, rhs, &problem)?;
+        }
+        if ordered.is_none() && !has_units {
+            ordered = ordered_operands::for_lanes(lhs, rhs, &problem)?;
+        }
         if let Some([lhs, rhs]) = ordered {
             let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
             return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
@@ -489,8 +497,8 @@ impl Product {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let unit = matrix_units::unit_for(device, dtype, problem)?;
         let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
-        cuts.into_iter().find_map(|Cut { tile, splits, .. }| {
-            let parts = problem.split(splits);
+        cuts.into_iter().find_map(|Cut { tile, splits, depths, .. }| {
+            let parts = problem.split(splits, depths);
             let (output, batch_rank) = (self.output, parts.lengths.len());
             let tile = tile.with_rows(self.sizes[1], output);
             let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
@@ -514,8 +522,9 @@ impl Product {
         let Some((part, parameters)) = epilogue.plan(n, tile.stored_together() == 4) else { return Ok(None) };
         let kernel = Matmul { output, tile, epilogue: Some(part.into()), ..config.clone() };
         let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.around.norm.is_some());
-        let stores = |dtype| kernel.tile.stores(dtype);
-        if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
+        let halves = kernel.tile.stored_together() > 1 || device.info().features.f16;
+        let stores = |dtype: DType| kernel.tile.stores(dtype) && (halves || dtype.size_in_bytes() != 2);
+        if !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
         }
         if let Some(plan) = self.plan(problem, kernel.clone(), Some(parameters.clone()))? {

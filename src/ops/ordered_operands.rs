@@ -25,26 +25,39 @@ const LEAST_DEPTH: usize = 256;
 const MANY: usize = 128;
 
 /// Units read lines of halves that begin off 16 bytes at some two thirds of the speed. If a product has this many
-/// products of numbers, a copy takes less time than that costs.
+/// products of numbers, and a copied element is part of so many, a copy takes less time than that costs.
 const MANY_PRODUCTS: usize = 3 << 30;
+const FEWEST_LOOSE_USES: usize = 512;
 
 /// Returns both operands in an order that matrix units read. `None` if there is nothing to copy, or if a copy does not
-/// pay.
-pub(super) fn for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
+/// pay. `is_read` tells whether units read them as they are.
+pub(super) fn for_units(
+    lhs: &Tensor,
+    rhs: &Tensor,
+    problem: &BatchedProduct,
+    is_read: bool,
+) -> Result<Option<[Tensor; 2]>> {
     match lhs.dtype().size_in_bytes() {
         _ if !is_large(lhs.device(), problem) => Ok(None),
-        2 => halves_for_units(lhs, rhs, problem),
+        2 => halves_for_units(lhs, rhs, problem, is_read),
         bytes => bytes_for_units([lhs, rhs], problem, 16 / bytes),
     }
 }
 
 /// The same for elements of 16 bits. Copied lines begin at multiples of 16 bytes.
-fn halves_for_units(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
+fn halves_for_units(
+    lhs: &Tensor,
+    rhs: &Tensor,
+    problem: &BatchedProduct,
+    is_read: bool,
+) -> Result<Option<[Tensor; 2]>> {
     let [m, n, _] = problem.sizes;
     let [a, b] = problem.unit_readings(2);
     let is_huge = products(problem) >= MANY_PRODUCTS;
-    let pays = |reading: Option<UnitReading>, uses: usize| {
-        uses >= FEWEST_USES && reading.is_none_or(|reading| reading.loose && is_huge)
+    let pays = |reading: Option<UnitReading>, uses: usize| match reading {
+        Some(reading) if is_read => reading.loose && is_huge && uses >= FEWEST_LOOSE_USES,
+        Some(reading) => reading.loose && uses >= FEWEST_USES,
+        None => uses >= FEWEST_USES,
     };
     let (copy_a, copy_b) = (pays(a, n), pays(b, m));
     let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);

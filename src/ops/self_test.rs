@@ -135,6 +135,7 @@ impl Trial {
             windows,
             eps: None,
             behind_gates: None,
+            last_depth: None,
             sizes: [m, n, channels],
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             // Windows have strides of their own.
@@ -143,7 +144,10 @@ impl Trial {
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
-        problem.split(parts).launch(device, config.clone(), &[a.buffer()?, b.buffer()?, &y], None)?;
+        let Some(depths) = problem.part_depths(parts, config.tile.depth_step(dtype.size_in_bytes())) else {
+            unreachable!("a trial has some steps for each part")
+        };
+        problem.split(parts, depths).launch(device, config.clone(), &[a.buffer()?, b.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, shape, config.output, device);
         fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
             Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())

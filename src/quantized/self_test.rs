@@ -104,7 +104,7 @@ impl Trial {
         let (x, weight) = self.operands(device)?;
         let product = weight.by_parts(|slice| {
             let Some(problem) = weight.tiled_problem(&x, slice) else { unreachable!("a trial is small") };
-            weight.run_tiled(&x, slice, &problem.split(parts(kernel.tile)), kernel.clone(), DType::F32, OP)
+            weight.run_tiled(&x, slice, &problem.split_equally(parts(kernel.tile)), kernel.clone(), DType::F32, OP)
         });
         product?.to_vec()
     }

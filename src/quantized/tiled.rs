@@ -30,7 +30,7 @@ impl QuantizedTensor {
         let problem = self.tiled_problem(x, slice);
         let kernel = problem.as_ref().and_then(|problem| self.tiled_kernel(x.dtype(), problem, output));
         let (Some(problem), Some((kernel, parts))) = (problem, kernel) else { return Ok(None) };
-        self.run_tiled(x, slice, &problem.split(parts), kernel, output, op).map(Some)
+        self.run_tiled(x, slice, &problem.split_equally(parts), kernel, output, op).map(Some)
     }
 
     /// Returns the product as kernels see it. `None` if they cannot count its numbers in 32 bits.
@@ -78,7 +78,7 @@ impl QuantizedTensor {
         let cuts = matrix_units::cuts(device.info(), units, dtype, problem, unit);
         let unpacks = |cut: &&Cut| match cut.tile {
             MatmulTile::MatrixUnits(UnitBlock { fragments: false, .. }, layout) => {
-                [layout.a, layout.b] == [UnitReading::aligned(Along::Depth); 2]
+                [layout.a, layout.b] == [UnitReading::aligned(Along::Depth); 2] && (layout.whole || !layout.parts)
             }
             _ => false,
         };
