@@ -51,12 +51,12 @@ impl<'k> Singles<'k> {
         Singles { array: k.buffer(name, Type { scalar, lanes: 1 }, Access::Write), dtype }
     }
 
-    /// Stores those of four neighbours that are inside of the product.
+    /// Stores four neighbours of a row, except for those beyond its end.
     fn store(&self, p: &ProductBlock<'k>, [row, column]: [Value<'k>; 2], four: Value<'k>) {
         for (column, number) in (0..).map(|lane: u32| column + lane).zip(four.lanes()) {
             p.k.when(p.is_inside(row, column), || {
                 let element = match self.dtype.size_in_bytes() {
-                    // Bits of `bf16` travel as those of `f16`.
+                    // A buffer of `f16` also takes the bits of a `bf16`.
                     2 => narrowed(p.k, self.dtype, number).bitcast(Type { scalar: Scalar::F16, lanes: 2 }).lane(0),
                     _ => number,
                 };

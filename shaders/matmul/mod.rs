@@ -115,7 +115,7 @@ parameters! {
     eps: Option<Float> = config.tile.is_normalized().then_some(Float(config.dtype())),
     /// The distance in elements from the column of a gate to the one that it gates.
     behind_gates: Option<Size> = config.tile.is_gated().then_some(Size),
-    /// The depth of the last part, if it is less than that of the others.
+    /// The depth of the last part. All others have the depth of the sizes.
     last_depth: Option<Size> = config.tile.has_unequal_parts().then_some(Size),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }

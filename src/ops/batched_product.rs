@@ -37,7 +37,7 @@ pub(crate) struct BatchedProduct {
     pub eps: Option<Word>,
     /// The distance in elements from the column of a gate to the one that it gates.
     pub behind_gates: Option<usize>,
-    /// The depth of the last part, if the depth is split into parts and the last one has less.
+    /// The depth of the last part, if the depth is split and the last part has less than the others.
     pub last_depth: Option<usize>,
 }
 

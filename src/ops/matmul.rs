@@ -549,7 +549,7 @@ impl Product {
             key.extend(side.strides().iter().map(|&stride| stride as u64));
         }
         if let Some(windows) = &self.windows {
-            // Strides are those of `lhs`, and channels follow from the depth. Both are part of every key.
+            // Every key has the strides of `lhs`, and the depth, which tells the channels.
             key.push(1 << 63 | windows.present.unwrap_or(0) as u64);
             let axis = |axis: &WindowParameters| [axis.output, axis.kernel, axis.stride, axis.dilation, axis.before];
             key.extend(windows.windows.iter().flat_map(axis).map(|size| size as u64));

@@ -24,8 +24,8 @@ const FEWEST_USES: usize = 32;
 const LEAST_DEPTH: usize = 256;
 const MANY: usize = 128;
 
-/// Units read lines of halves that begin off 16 bytes at some two thirds of the speed. If a product has this many
-/// products of numbers, and a copied element is part of so many, a copy takes less time than that costs.
+/// If lines of halves begin off 16 bytes, units make some two thirds of their speed. A copy takes less time than that
+/// costs if the product takes this many products of numbers, and if each copied element is part of so many.
 const MANY_PRODUCTS: usize = 3 << 30;
 const FEWEST_LOOSE_USES: usize = 512;
 

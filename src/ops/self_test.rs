@@ -108,7 +108,7 @@ impl Trial {
     fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
         let [m, n, k] = self.sizes;
         let dtype = config.dtype();
-        // The element of `a` at a row and a depth, and that of `b` at a column and a depth.
+        // Elements of `a` have a row and a depth, those of `b` a column and a depth.
         let left = |i, p| Self::number(dtype, Self::a(i, p), ROWS);
         let right = |j, p| Self::number(dtype, Self::b(p, j), COLUMNS);
         let (a, a_strides) = operand(device, dtype, self.a, [m, k], left)?;
