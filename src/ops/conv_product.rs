@@ -26,7 +26,8 @@ const FEWEST_OUTPUTS_OF_LANES: usize = 16;
 const PRODUCTS_OF_ONE_OUTPUT: usize = 1 << 21;
 
 /// If channels come first, other kernels load neighbours of a row. A block takes less time from this many output
-/// channels on, up to this many places. For 2^12.6 places a block takes 41 instead of 72 us, for 2^15 108 instead of 95.
+/// channels on, up to this many places. For 2^12.6 places a block takes 41 instead of 72 us, but for 2^15 places 108
+/// instead of 95.
 const OUTPUTS_OF_FEW_PLACES: usize = 4;
 const FEW_PLACES: usize = 1 << 14;
 

@@ -56,8 +56,8 @@ pub(crate) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Opti
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
-/// Returns the same for operands in memory. Units then also multiply fewer than 16 columns, if no other kernel is faster:
-/// if the left operand's rows are windows, or if columns of halves do not lie along the depth.
+/// Returns the same for a problem. Units then also multiply fewer than 16 columns, if no other kernel is faster: if the
+/// left operand's rows are windows, or if columns of halves do not lie along the depth.
 pub(crate) fn unit_for(device: &Device, dtype: DType, problem: &BatchedProduct) -> Option<[u32; 3]> {
     let [m, n, k] = problem.sizes;
     let across = dtype.size_in_bytes() == 2 && n > 1 && problem.rhs.row != 1;
