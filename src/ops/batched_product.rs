@@ -65,11 +65,16 @@ impl BatchedProduct {
         problem
     }
 
-    /// Returns the product of the windows of a tensor, which begins at `offset`, and a matrix.
+    /// Returns the product of the windows of a tensor, which begins at `offset`, and a matrix. If there is a batch of
+    /// matrices, each of them has the next channels of the tensor.
     pub fn of_windows(offset: usize, windows: WindowsParameters, rhs: &Layout, sizes: [usize; 3]) -> Self {
-        let lhs = Operand { offset, batch: Dims::new(), row: 0, column: 0 };
-        let rhs = Operand { offset: rhs.offset, batch: Dims::new(), row: rhs.strides[0], column: rhs.strides[1] };
-        let (lengths, windows) = (Dims::new(), Some(windows));
+        let rank = rhs.shape.rank() - 2;
+        let channels = windows.present.unwrap_or(windows.channels) as isize;
+        let lhs = Operand { offset, batch: (0..rank).map(|_| channels).collect(), row: 0, column: 0 };
+        let [row, column] = [rhs.strides[rank], rhs.strides[rank + 1]];
+        let (lengths, batch) = (rhs.shape[..rank].into(), rhs.strides[..rank].into());
+        let rhs = Operand { offset: rhs.offset, batch, row, column };
+        let windows = Some(windows);
         BatchedProduct { sizes, lengths, lhs, rhs, windows, eps: None, behind_gates: None, last_depth: None }
     }
 

@@ -191,7 +191,7 @@ const FAR: usize = 8;
 /// The kind of convolution.
 #[derive(Clone, Copy)]
 pub(super) struct Convolution {
-    axes: usize,
+    pub axes: usize,
     pub transposed: bool,
     pub op: &'static str,
 }
@@ -316,7 +316,7 @@ impl Convolution {
     }
 
     /// Returns the convolution of checked sizes. The launch waits until it is needed.
-    fn pending(
+    pub(super) fn pending(
         &self,
         x: &Tensor,
         weight: &Tensor,
@@ -356,6 +356,11 @@ impl Convolution {
             // The kernel that adds the bias cannot also change the order.
             y.realize()?;
             return y.contiguous();
+        }
+        if self.transposed
+            && let Some(y) = self.by_phases(x, weight, bias, sizes, shape)?
+        {
+            return Ok(y);
         }
         // In a transposed convolution, outputs that are a stride apart use the same taps.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };

@@ -51,23 +51,14 @@ impl Convolution {
         sizes: &Sizes,
         output: DType,
     ) -> Result<Option<Tensor>> {
-        if self.transposed || sizes.groups > 1 {
+        if self.transposed {
             return Ok(None);
         }
         if sizes.windows.iter().all(Window::is_pointwise) {
-            return self.pointwise(x, weight, output).map(Some);
+            let suits = sizes.groups == 1 || sizes.fill_blocks();
+            return if suits { self.pointwise(x, weight, sizes.groups, output).map(Some) } else { Ok(None) };
         }
-        let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
-        let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
-        let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
-        let in_order = is_channels_last(x);
-        let Some(together) = channels_together(x.device(), x.dtype(), lengths, in_order) else { return Ok(None) };
-        let form = Windows { axes: sizes.windows.len(), loose: true };
-        let words = form.parameter_words() + matmul::Sizes { batch_rank: 0 }.parameter_words();
-        let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
-        if is_too_large || sizes.windows.iter().any(|window| self.meets_little(window)) {
-            return Ok(None);
-        }
+        let Some((together, lengths)) = self.channels_together(x, sizes) else { return Ok(None) };
         // Only matrix units read octets, and loose ones only of halves.
         if together == OCTET
             && x.dtype().size_in_bytes() == 2
@@ -78,37 +69,73 @@ impl Convolution {
         self.of_windows(x, weight, sizes, output, together).map(Some)
     }
 
+    /// Whether the convolution of these sizes is computed as a product.
+    pub(super) fn is_product(&self, x: &Tensor, sizes: &Sizes) -> bool {
+        let is_pointwise = sizes.windows.iter().all(Window::is_pointwise) && sizes.fill_blocks();
+        is_pointwise || self.channels_together(x, sizes).is_some()
+    }
+
+    /// Returns how many channels at a time a product of windows reads, and of each group the places, output channels,
+    /// taps and input channels. `None` if another kernel suits the convolution better.
+    fn channels_together(&self, x: &Tensor, sizes: &Sizes) -> Option<(usize, [usize; 4])> {
+        let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
+        let places: usize = x.dims()[0] * sizes.outputs.iter().product::<usize>();
+        let lengths = [places, sizes.output_channels, taps, sizes.input_channels];
+        let together = channels_together(x.device(), x.dtype(), lengths, is_channels_last(x))?;
+        let form = Windows { axes: sizes.windows.len(), loose: true };
+        let batch_rank = usize::from(sizes.groups > 1);
+        let words = form.parameter_words() + matmul::Sizes { batch_rank }.parameter_words();
+        let is_thin = sizes.groups > 1 && !sizes.fill_blocks();
+        let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
+        let meets_little = sizes.windows.iter().any(|window| self.meets_little(window));
+        (!(is_thin || is_too_large || meets_little)).then_some((together, lengths))
+    }
+
     /// Multiplies the elements of each place.
-    fn pointwise(&self, x: &Tensor, weight: &Tensor, output: DType) -> Result<Tensor> {
+    fn pointwise(&self, x: &Tensor, weight: &Tensor, groups: usize, output: DType) -> Result<Tensor> {
         let [rows, channels] = [weight.dims()[0], weight.dims()[1]];
-        let weight = weight.reshape((rows, channels))?;
         let (images, spatial) = (x.dims()[0], &x.dims()[2..]);
         let places: usize = spatial.iter().product();
         // Rows of other lengths are read more slowly, if at all.
-        let on_units = matrix_units::unit(x.device(), x.dtype(), [images * places, rows, channels]).is_some();
+        let on_units = matrix_units::unit(x.device(), x.dtype(), [images * places, rows / groups, channels]).is_some();
         let is_odd = on_units && !places.is_multiple_of(16 / x.dtype().size_in_bytes());
+        let weight = weight.reshape((groups, rows / groups, channels))?;
         if is_channels_last(x) || is_odd {
-            let x = if is_odd { channels_last(x)?.contiguous()? } else { channels_last(x)? };
-            return channels_first(&x.exact_product(&weight.t()?, output, self.op)?);
+            let last = if is_odd { channels_last(x)?.contiguous()? } else { channels_last(x)? };
+            if groups == 1 {
+                return channels_first(&last.exact_product(&weight.squeeze(0)?.t()?, output, self.op)?);
+            }
+            let of_groups = last.reshape((images * places, groups, channels))?.transpose(0, 1)?;
+            let y = of_groups.exact_product(&weight.t()?, output, self.op)?;
+            let shape: Shape = [&[groups, images], spatial, &[rows / groups]].concat().into();
+            return joined_groups(&y.reshape(shape)?, groups, is_channels_last(x));
         }
-        let y = weight.exact_product(&x.reshape((images, channels, places))?, output, self.op)?;
+        let y = weight.exact_product(&x.reshape((images, groups, channels, places))?, output, self.op)?;
         y.reshape([images, rows].iter().chain(spatial).copied().collect::<Shape>())
     }
 
     /// Multiplies windows of channels that are read `together` at a time.
     fn of_windows(&self, x: &Tensor, weight: &Tensor, sizes: &Sizes, output: DType, together: usize) -> Result<Tensor> {
-        let missing = sizes.input_channels.next_multiple_of(together) - sizes.input_channels;
-        let copied = |x: &Tensor| {
-            let last = [(0, missing as isize)];
-            let amounts: SmallVec<[_; 5]> = (1..x.rank()).map(|_| (0, 0)).chain(last).collect();
-            if missing > 0 { x.pad(&amounts, PadMode::Constant(0.into())) } else { x.copied() }
+        let (groups, channels) = (sizes.groups, sizes.input_channels);
+        let missing = channels.next_multiple_of(together) - channels;
+        // Fills the channels of each group up. Weights have the channels of one group.
+        let copied = |x: &Tensor| -> Result<Tensor> {
+            if missing == 0 {
+                return x.copied();
+            }
+            let [outer @ .., all] = x.dims() else { return Ok(x.clone()) };
+            let shape = |last: &[usize]| -> Shape { outer.iter().chain(last).copied().collect() };
+            let amounts: SmallVec<[_; 6]> = (0..x.rank()).map(|_| (0, 0)).chain([(0, missing as isize)]).collect();
+            let padded = x.reshape(shape(&[all / channels, channels]))?.pad(&amounts, PadMode::Constant(0.into()))?;
+            padded.reshape(shape(&[all / channels * (channels + missing)]))
         };
         let parameters = |x: &Tensor| WindowsParameters {
-            channels: sizes.input_channels + missing,
+            channels: channels + missing,
             present: None,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             strides: distances(x),
         };
+        let in_order = is_channels_last(x);
         let (x, weight) = (channels_last(x)?, channels_last(weight)?);
         let are_together = |x: &Tensor| missing == 0 && x.layout().offset.is_multiple_of(together);
         let can_read = x.strides().last() == Some(&1)
@@ -117,7 +144,7 @@ impl Convolution {
         let x = if can_read { x } else { copied(&x)? };
         let (columns, turned) = (weight.dims()[0], outputs_last(&weight)?);
         let is_ready = |weight: &Tensor| weight.is_contiguous() && are_together(weight);
-        let matrix = if is_ready(&weight) || !reads_rows(x.device(), columns) {
+        let matrix = if is_ready(&weight) || !reads_rows(x.device(), columns / groups) {
             let weight = if is_ready(&weight) { weight } else { copied(&weight)? };
             weight.reshape((columns, weight.elem_count() / columns))?.t()?
         } else {
@@ -128,10 +155,11 @@ impl Convolution {
             };
             turned.reshape((turned.elem_count() / columns, columns))?
         };
-        let Some(y) = x.product_of_windows(parameters(&x), &matrix, output, self.op)? else {
+        let matrices = of_groups(&matrix, groups)?;
+        let Some(y) = x.product_of_windows(parameters(&x), &matrices, output, self.op)? else {
             unreachable!("every device multiplies windows of whole quads")
         };
-        channels_first(&y)
+        joined_groups(&y, groups, in_order)
     }
 
     /// Multiplies windows of halves whose channels begin anywhere. `None` if another way takes less time.
@@ -145,11 +173,12 @@ impl Convolution {
     ) -> Result<Option<Tensor>> {
         let Some(last) = sizes.windows.last() else { return Ok(None) };
         let padded = |channels: usize| channels.next_multiple_of(OCTET);
+        let in_order = is_channels_last(x);
         let mut x = channels_last(x)?;
         let mut begins = distances(&x).into_iter().chain([x.layout().offset as isize]);
         let is_aligned = channels.is_multiple_of(OCTET) && begins.all(|distance| distance % OCTET as isize == 0);
         let few = [places, outputs, taps, padded(channels)].into_iter().fold(1, usize::saturating_mul) < FEW_PRODUCTS;
-        let are_together = channels == 1 || x.strides().last() == Some(&1);
+        let are_together = x.dims().last() == Some(&1) || x.strides().last() == Some(&1);
         let reads_in_place = are_together && !is_aligned && few;
         // The taps of a row lie side by side, and so do their channels. Together, they need less padding. But
         // neighbours in a row of the output must have no padding between them.
@@ -157,7 +186,8 @@ impl Convolution {
         let lies_in_rows = are_together && x.strides()[x.rank() - 2] == channels as isize;
         let needs_copy = [last.before, last.after] != [0; 2] || !lies_in_rows;
         let saves = 2 * last.kernel * padded(channels) >= 3 * padded(joined) && !(needs_copy && reads_in_place);
-        let joins = last.dilation == 1 && saves && taps / last.kernel * padded(joined) >= LEAST_DEPTH;
+        let joins =
+            sizes.groups == 1 && last.dilation == 1 && saves && taps / last.kernel * padded(joined) >= LEAST_DEPTH;
         if !(joins || reads_in_place) {
             return Ok(None);
         }
@@ -175,15 +205,49 @@ impl Convolution {
             present = joined;
         }
         let weight = channels_last(weight)?.contiguous()?;
-        let matrix = weight.reshape((outputs, taps * channels))?.t()?;
+        let matrix = weight.reshape((outputs * sizes.groups, taps * channels))?.t()?;
         let windows = WindowsParameters {
             channels: padded(present),
             present: Some(present),
             windows: axes.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             strides: distances(&x),
         };
-        x.product_of_windows(windows, &matrix, output, self.op)?.map(|y| channels_first(&y)).transpose()
+        let y = x.product_of_windows(windows, &of_groups(&matrix, sizes.groups)?, output, self.op)?;
+        y.map(|y| joined_groups(&y, sizes.groups, in_order)).transpose()
     }
+}
+
+impl Sizes {
+    /// Whether the products of each group are large enough for blocks.
+    fn fill_blocks(&self) -> bool {
+        self.input_channels >= FEWEST_OUTPUTS && self.output_channels >= FEWEST_OUTPUTS
+    }
+}
+
+/// Returns the columns of each group of output channels as a matrix, if there are several groups.
+fn of_groups(matrix: &Tensor, groups: usize) -> Result<Tensor> {
+    if groups == 1 {
+        return Ok(matrix.clone());
+    }
+    let [depth, columns] = [matrix.dims()[0], matrix.dims()[1]];
+    matrix.reshape((depth, groups, columns / groups))?.transpose(0, 1)
+}
+
+/// Returns a product of windows, (N, places.., C), as images. If there are groups, it has an axis of groups before,
+/// and copying joins their channels. `in_order` tells whether channels come last then.
+fn joined_groups(y: &Tensor, groups: usize, in_order: bool) -> Result<Tensor> {
+    if groups == 1 {
+        return channels_first(y);
+    }
+    let last = y.rank() as isize - 1;
+    let [_, images, places @ .., channels] = y.dims() else { return Ok(y.clone()) };
+    let (images, channels) = ([*images], [groups * channels]);
+    let (axes, lengths): (Dims<isize>, [&[usize]; 3]) = match in_order {
+        true => ((1..last).chain([0, last]).collect(), [&images, places, &channels]),
+        false => ([1, 0, last].into_iter().chain(2..last).collect(), [&images, &channels, places]),
+    };
+    let joined = y.permute(&axes[..])?.contiguous()?.reshape(Shape::from(lengths.concat()))?;
+    if in_order { channels_first(&joined) } else { Ok(joined) }
 }
 
 /// Returns the distances between images and along the spatial axes. A single image, or row, has no distance to the next
@@ -198,16 +262,11 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
     if weight.rank() < 3 {
         return Ok(weight.clone());
     }
-    if config.groups > 1 {
-        // A depthwise convolution reads the same tap of neighbouring channels together.
-        let is_depthwise = weight.dims()[..2] == [config.groups, 1];
-        return if is_depthwise {
-            in_channels_last(&weight.transpose(0, 1)?)?.transpose(0, 1)
-        } else {
-            Ok(weight.clone())
-        };
+    // A depthwise convolution reads the same tap of neighbouring channels together.
+    if config.groups > 1 && weight.dims()[..2] == [config.groups, 1] {
+        return in_channels_last(&weight.transpose(0, 1)?)?.transpose(0, 1);
     }
-    let [outputs, channels] = [weight.dims()[0], weight.dims()[1]];
+    let [outputs, channels] = [weight.dims()[0] / config.groups.max(1), weight.dims()[1]];
     let taps = weight.dims()[2..].iter().product();
     let lengths = [usize::MAX, outputs, taps, channels];
     let in_order = match channels_together(weight.device(), weight.dtype(), lengths, false) {

@@ -106,7 +106,9 @@ impl Tensor {
 
     /// Returns the product of the windows of this tensor and a matrix, rounded to a dtype. The tensor has the axes
     /// (N, spatial.., C), of which the last one is contiguous, as the matrix's columns are. The result is
-    /// (N, places.., columns of the matrix). `None` if the windows are loose, and the device has no kernel for such.
+    /// (N, places.., columns of the matrix). A batch of matrices has an axis before, as the result then has: the first
+    /// matrix is for the first channels, and so on. `None` if the windows are loose, and the device has no kernel for
+    /// such.
     pub(super) fn product_of_windows(
         &self,
         windows: WindowsParameters,
@@ -114,11 +116,13 @@ impl Tensor {
         output: DType,
         op: &'static str,
     ) -> Result<Option<Tensor>> {
-        let batch: Shape = [self.dims()[0]].into_iter().chain(windows.windows.iter().map(|axis| axis.output)).collect();
-        let [depth, n] = [rhs.dims()[0], rhs.dims()[1]];
+        let places: Shape =
+            [self.dims()[0]].into_iter().chain(windows.windows.iter().map(|axis| axis.output)).collect();
+        let (groups, [depth, n]) = split(rhs);
+        let batch = groups.iter().chain(places.iter()).copied().collect();
         // Along the depth, loose windows have channels that are not in memory.
         let k = windows.present.map_or(depth, |present| depth / present * windows.channels);
-        let rows = checked_elements(&batch, op)?;
+        let rows = checked_elements(&places, op)?;
         let (lhs, rhs, sizes, is_loose) = (self.clone(), rhs.clone(), [rows, n, k], windows.present.is_some());
         let problem = BatchedProduct::of_windows(lhs.layout().offset, windows.clone(), rhs.layout(), sizes);
         let (windows, around) = (Some(windows), Around::default());
@@ -270,7 +274,7 @@ struct Product {
     rhs: Tensor,
     /// If the left operand's rows are windows of `lhs`, where these are.
     windows: Option<WindowsParameters>,
-    /// The axes of the batch. If rows are windows, the axes of the places instead.
+    /// The axes of the batch. If rows are windows, the axes of the places follow.
     batch: Shape,
     /// m, n and k.
     sizes: [usize; 3],

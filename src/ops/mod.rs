@@ -8,6 +8,7 @@ mod cache_append;
 mod channel_order;
 mod compact;
 mod conv;
+mod conv_phases;
 mod conv_product;
 mod convert;
 mod depthwise;

@@ -38,6 +38,16 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     }
     let wide = Problem { output: 1024, kernel: 1, ..same(256, 14) };
     cases.extend([wide.case(), plain(DType::F16, wide.as_product())]);
+    // As in ResNeXt-50 (S. Xie et al., "Aggregated Residual Transformations for Deep Neural Networks", 2017).
+    for (channels, side) in [(128, 56), (256, 28), (512, 14), (1024, 7)] {
+        cases.push(Problem { groups: 32, ..same(channels, side) }.case());
+    }
+    // As networks make images larger.
+    for dtype in [DType::F16, DType::F32] {
+        for kernel in [2, 4] {
+            cases.push(Transposed { dtype, images, input: 128, output: 64, side: 28, kernel }.case());
+        }
+    }
     for (dtype, kernel) in [(DType::F16, 3), (DType::F32, 3), (DType::F16, 5), (DType::F32, 5)] {
         let depthwise = Problem { dtype, kernel, groups: 144, ..same(144, 56) };
         cases.extend([depthwise, Problem { channels_last: false, ..depthwise }].map(Problem::case));
@@ -129,9 +139,13 @@ impl Problem {
 
     fn name(&self) -> String {
         let Problem { dtype, images, input, output, side, kernel, channels_last, .. } = self;
-        let depthwise = if self.groups > 1 { "depthwise " } else { "" };
+        let (depthwise, groups) = match self.groups {
+            1 => ("", String::new()),
+            groups if groups == self.input => ("depthwise ", String::new()),
+            groups => ("", format!(", {groups} groups")),
+        };
         let last = if *channels_last { ", channels last" } else { "" };
-        format!("{depthwise}conv2d {dtype} {images}x{input}x{side}^2, {kernel}x{kernel} -> {output}{last}")
+        format!("{depthwise}conv2d {dtype} {images}x{input}x{side}^2, {kernel}x{kernel} -> {output}{groups}{last}")
     }
 
     /// m, n and k of the product that computes as much.
@@ -152,8 +166,8 @@ impl Problem {
         Case {
             name: self.name(),
             cost: self.cost(),
-            rate: if groups > 1 { Rate::Bytes } else { Rate::Flops },
-            bound: if dtype == DType::F32 || groups > 1 { Bound::Fma } else { Bound::Matrix(dtype) },
+            rate: if groups == input { Rate::Bytes } else { Rate::Flops },
+            bound: if dtype == DType::F32 || groups == input { Bound::Fma } else { Bound::Matrix(dtype) },
             prepare: Box::new(move |device| {
                 let x = random_image([images, input, side, side], 1.0, dtype, channels_last, device)?;
                 let shape = [output, input / groups, kernel, kernel];
@@ -166,6 +180,67 @@ impl Problem {
             }),
         }
     }
+}
+
+/// A transposed convolution by 2 of square images, channels last. Its padding makes the sides twice as long.
+#[derive(Clone, Copy)]
+struct Transposed {
+    dtype: DType,
+    images: usize,
+    input: usize,
+    output: usize,
+    side: usize,
+    kernel: usize,
+}
+
+impl Transposed {
+    fn case(self) -> Case {
+        let Transposed { dtype, images, input, output, side, kernel } = self;
+        let (places, taps) = (images * side * side, output * kernel * kernel);
+        let elements = places * (input + 4 * output) + input * taps;
+        Case {
+            name: format!("conv_transpose2d {dtype} {images}x{input}x{side}^2, {kernel}x{kernel} by 2 -> {output}"),
+            cost: Cost { flops: (2 * places * input * taps) as f64, bytes: (elements * dtype.size_in_bytes()) as f64 },
+            rate: Rate::Flops,
+            bound: if dtype == DType::F32 { Bound::Fma } else { Bound::Matrix(dtype) },
+            prepare: Box::new(move |device| {
+                let x = random_image([images, input, side, side], 1.0, dtype, true, device)?;
+                let depth = input * kernel * kernel / 4;
+                let weight = random_image([input, output, kernel, kernel], deviation(depth), dtype, false, device)?;
+                let padding = kernel / 2 - 1;
+                let config = ConvConfig::default().stride(2).padding(padding);
+                let (image, taps) = (x.clone(), weight.clone());
+                let check = move |y: &Tensor| check_transposed(&x, &weight, y, padding);
+                Ok(Prepared::alone(move |_| image.conv_transpose2d(&taps, None, &config), check))
+            }),
+        }
+    }
+}
+
+/// Checks some elements of a transposed convolution of stride 2.
+fn check_transposed(x: &Tensor, weight: &Tensor, y: &Tensor, padding: usize) -> Result<()> {
+    let [images, outputs, height, width] = [0, 1, 2, 3].map(|axis| y.dims()[axis]);
+    let kernel = weight.dims()[2];
+    // The inputs that an output meets, with their taps.
+    let met = |place: usize, length: usize| -> Vec<(usize, usize)> {
+        let input = |tap: usize| (place + padding).checked_sub(tap).filter(|distance| distance % 2 == 0);
+        (0..kernel).filter_map(|tap| Some((input(tap)? / 2, tap))).filter(|&(input, _)| input < length).collect()
+    };
+    for ((image, output), (row, column)) in
+        places(images).into_iter().zip(places(outputs)).zip(places(height).into_iter().zip(places(width)))
+    {
+        let mut products = Vec::new();
+        for (i, down) in met(row, x.dims()[2]) {
+            for &(j, across) in &met(column, x.dims()[3]) {
+                let elements = numbers(&x.narrow(0, image, 1)?.narrow(2, i, 1)?.narrow(3, j, 1)?)?;
+                let factors = numbers(&weight.narrow(1, output, 1)?.narrow(2, down, 1)?.narrow(3, across, 1)?)?;
+                products.extend(elements.iter().zip(&factors).map(|(a, b)| a * b));
+            }
+        }
+        let found = numbers(&y.narrow(0, image, 1)?.narrow(1, output, 1)?.narrow(2, row, 1)?.narrow(3, column, 1)?)?;
+        ensure_sum(&format!("element ({image}, {output}, {row}, {column})"), found[0], &products, y.dtype())?;
+    }
+    Ok(())
 }
 
 fn random_image(

@@ -73,14 +73,17 @@ const PADDED: Slide = Slide { padding: [(1, 1); 3], ..Slide::PLAIN };
 fn problems(operation: &Operation, dtype: DType) -> impl Iterator<Item = (&'static str, Problem)> {
     let all = dtype == DType::F32 || full_tier();
     let windows = !operation.transposed && matches!(dtype, DType::F32 | DType::F16) || full_tier();
-    let is_of_windows = |name: &str| name.starts_with("windows") || name.starts_with("fours");
+    let of_windows = ["windows", "fours", "grouped_"];
+    let is_of_windows = move |name: &str| of_windows.iter().any(|first| name.starts_with(first));
+    let phases = operation.transposed || full_tier();
     PROBLEMS
         .into_iter()
         .filter(move |(name, _)| all || !name.starts_with("long_kernel") && *name != "fours_large")
         .filter(move |(name, _)| windows || !is_of_windows(name))
+        .filter(move |(name, _)| phases || !name.starts_with("phases"))
 }
 
-const PROBLEMS: [(&str, Problem); 31] = [
+const PROBLEMS: [(&str, Problem); 36] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -214,6 +217,36 @@ const PROBLEMS: [(&str, Problem); 31] = [
         "windows_of_one",
         Problem { kernel: [1; 3], input: 40, output: 18, slide: Slide { stride: [2; 3], ..Slide::PLAIN }, ..PLAIN },
     ),
+    ("grouped_windows", Problem { groups: 2, input: 16, output: 24, length: [2, 5, 6], slide: PADDED, ..PLAIN }),
+    (
+        "grouped_windows_odd",
+        Problem { groups: 3, input: 9, output: 17, length: [1, 6, 7], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
+    ),
+    ("grouped_pointwise", Problem { groups: 3, kernel: [1; 3], input: 12, output: 20, ..PLAIN }),
+    // Transposed, the phases have one or two taps along an axis, or none.
+    (
+        "phases",
+        Problem {
+            input: 20,
+            output: 24,
+            length: [1, 5, 6],
+            kernel: [1, 3, 4],
+            slide: Slide { stride: [1, 2, 2], ..PADDED },
+            ..PLAIN
+        },
+    ),
+    (
+        "phases_apart",
+        Problem {
+            groups: 2,
+            input: 17,
+            output: 18,
+            length: [1, 4, 6],
+            kernel: [1, 5, 2],
+            slide: Slide { stride: [1, 2, 3], dilation: [1, 2, 1], padding: [(0, 0), (3, 1), (1, 2)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
     ("one", Problem { images: 1, input: 1, output: 1, length: [1; 3], kernel: [1; 3], ..PLAIN }),
 ];
 
@@ -345,8 +378,8 @@ fn channels_last(x: &Tensor) -> Result<Tensor> {
     last.permute([0, 3, 1, 2])
 }
 
-/// Returns a random problem whose kernel fits.
-fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
+/// Returns a random problem whose kernel fits. If it is deep, each group has enough channels for matrix products.
+fn random_problem(inputs: &mut Inputs, operation: &Operation, is_deep: bool) -> Problem {
     loop {
         let mut three =
             |from: usize, to: usize| -> [usize; 3] { std::array::from_fn(|_| from + inputs.below(to - from)) };
@@ -355,8 +388,8 @@ fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
         let problem = Problem {
             images: inputs.below(3) + 1,
             groups: inputs.below(3) + 1,
-            input: inputs.below(4) + 1,
-            output: inputs.below(10) + 1,
+            input: if is_deep { 12 + inputs.below(10) } else { inputs.below(4) + 1 },
+            output: if is_deep { 16 + inputs.below(10) } else { inputs.below(10) + 1 },
             length,
             kernel,
             slide: Slide {
@@ -427,12 +460,29 @@ pub fn add(suite: &mut Suite) {
             suite.add(op, format!("{dtype}::random"), move |device| {
                 let mut inputs = Inputs::new(op);
                 for _ in 0..if full_tier() { 400 } else { 40 } {
-                    let problem = random_problem(&mut inputs, operation);
+                    let problem = random_problem(&mut inputs, operation, false);
                     let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
                     operation.check(&problem, &operands, true).map_err(|e| format!("{problem:?}: {e:?}"))?;
                 }
                 Ok(())
             });
+            // Channels last and first in turn.
+            let are_products = operation.axes == 2 && dtype.size_in_bytes() <= 4;
+            if are_products && (full_tier() || [DType::F32, DType::F16].contains(&dtype)) {
+                suite.add(op, format!("{dtype}::random_deep"), move |device| {
+                    let mut inputs = Inputs::new(op);
+                    for turn in 0..if full_tier() { 60 } else { 6 } {
+                        let problem = random_problem(&mut inputs, operation, true);
+                        let mut operands =
+                            operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                        if turn % 2 == 0 {
+                            operands.x.tensor = channels_last(&operands.x.tensor)?;
+                        }
+                        operation.check(&problem, &operands, true).map_err(|e| format!("{problem:?}: {e:?}"))?;
+                    }
+                    Ok(())
+                });
+            }
             suite.add(op, format!("{dtype}::unbatched"), move |device| {
                 let problem = Problem { images: 1, ..PLAIN };
                 let Operands { x, weight, bias } =
@@ -462,7 +512,7 @@ pub fn add(suite: &mut Suite) {
         let name = if weight_too { "channels_last_weight" } else { "channels_last" };
         suite.add("conv2d", format!("{dtype}::{name}"), move |device| {
             let operation = &OPERATIONS[1];
-            let names = ["padded", "point", "windows", "fours", "depthwise"];
+            let names = ["padded", "point", "windows", "fours", "depthwise", "grouped"];
             let is_tested = |name: &str| names.iter().any(|first| name.starts_with(first));
             for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| is_tested(name)) {
                 let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;

@@ -1,0 +1,153 @@
+//! Transposed convolutions as convolutions. Outputs that are a stride apart along each axis have one phase. They use the
+//! same taps, so each phase is a convolution of the input, and together the phases are the output.
+
+use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
+use super::conv::{Convolution, Sizes};
+use super::window::Window;
+use crate::base::error::Result;
+use crate::base::number::gcd;
+use crate::base::shape::Shape;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
+
+/// A transposed convolution of more phases is computed by one kernel.
+const MOST_PHASES: usize = 64;
+
+/// A phase along an axis: of the outputs `first`, `first + stride` and so on.
+#[derive(Clone, Copy)]
+struct Phase {
+    first: usize,
+    outputs: usize,
+    /// The first tap that the outputs use. The others follow at a distance. `None` if they use none.
+    tap: Option<usize>,
+    distance: usize,
+    /// How many inputs lie before those that any output uses.
+    unused: usize,
+    /// Goes over the other inputs, with the taps in reverse order.
+    window: Window,
+}
+
+impl Phase {
+    /// Returns a phase of the window of a transposed convolution with an output of this length.
+    fn new(axis: &Window, length: usize, first: usize) -> Phase {
+        let Window { input, kernel, stride, dilation, before, .. } = *axis;
+        let common = gcd(stride as i128, dilation as i128) as usize;
+        let distance = stride / common;
+        let outputs = (length - first).div_ceil(stride);
+        // Output `o` uses tap `k` if `o + before - k dilation` is a multiple of the stride. The quotient is the input.
+        let place = first + before;
+        let tap = (0..distance.min(kernel)).find(|tap| (place % stride) == (tap * dilation) % stride);
+        let Some(tap) = tap else {
+            let window = Window { kernel: 0, ..*axis };
+            return Phase { first, outputs, tap: None, distance, unused: 0, window };
+        };
+        let (kernel, dilation_of_input) = ((kernel - tap).div_ceil(distance), dilation / common);
+        // The input of the first output and the first tap, which may lie in the padding.
+        let last_met = (place as isize - (tap * dilation) as isize) / stride as isize;
+        let first_met = last_met - ((kernel - 1) * dilation_of_input) as isize;
+        let (unused, before) = (first_met.max(0) as usize, (-first_met).max(0) as usize);
+        // What lies behind the inputs of the last output is left out, too.
+        let needed = outputs + (kernel - 1) * dilation_of_input;
+        let input = input.saturating_sub(unused).min(needed.saturating_sub(before));
+        let after = needed - (before + input).min(needed);
+        let window = Window { input, kernel, stride: 1, dilation: dilation_of_input, before, after };
+        Phase { first, outputs, tap: Some(tap), distance, unused, window }
+    }
+
+    /// Returns the part of the input that the phase goes over.
+    fn input(&self, x: &Tensor, axis: usize) -> Result<Tensor> {
+        let length = x.dims()[axis];
+        x.narrow(axis, self.unused.min(length), self.window.input.min(length))
+    }
+
+    /// Returns the taps that the phase uses, in reverse order.
+    fn taps(&self, weight: &Tensor, axis: usize) -> Result<Tensor> {
+        let Some(tap) = self.tap else { return weight.narrow(axis, 0, 0) };
+        let last = tap + (self.window.kernel - 1) * self.distance;
+        weight.slice(axis, tap..=last, -(self.distance as isize))
+    }
+}
+
+impl Convolution {
+    /// Returns a transposed convolution of this shape, with its bias. It has the order in memory that `x` has. `None`
+    /// if another kernel suits it better.
+    pub(super) fn by_phases(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        sizes: &Sizes,
+        shape: &Shape,
+    ) -> Result<Option<Tensor>> {
+        let count = sizes.windows.iter().map(|window| window.stride).fold(1, usize::saturating_mul);
+        if count > MOST_PHASES {
+            return Ok(None);
+        }
+        let of_axis = |(window, &length): (&Window, &usize)| -> Vec<Phase> {
+            (0..window.stride.min(length)).map(|first| Phase::new(window, length, first)).collect()
+        };
+        let phases: Vec<Vec<Phase>> = sizes.windows.iter().zip(&sizes.outputs).map(of_axis).collect();
+        let plain = Convolution { transposed: false, ..*self };
+        let of_phase = |phases: &[Phase]| Sizes {
+            windows: phases.iter().map(|phase| phase.window).collect(),
+            outputs: phases.iter().map(|phase| phase.outputs).collect(),
+            ..*sizes
+        };
+        let most = |phases: &Vec<Phase>| phases.iter().copied().max_by_key(|phase| phase.window.kernel);
+        let Some(largest) = phases.iter().map(most).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        if !plain.is_product(x, &of_phase(&largest)) {
+            return Ok(None);
+        }
+        let in_order = is_channels_last(x);
+        let x = if in_order { x.clone() } else { in_channels_last(x)? };
+        // Of one axis, the input is an image of one row.
+        let weight = if weight.rank() < x.rank() { weight.unsqueeze(2)? } else { weight.clone() };
+        let convolve = |phases: &[Phase]| -> Result<Tensor> {
+            let (mut x, mut taps) = (x.clone(), weight.clone());
+            for (axis, phase) in (2..).zip(phases) {
+                x = phase.input(&x, axis)?;
+                taps = phase.taps(&taps, axis)?;
+            }
+            let outputs = phases.iter().map(|phase| phase.outputs);
+            let shape = shape[..2].iter().copied().chain(outputs).collect();
+            plain.pending(&x, &outputs_first(&taps, sizes)?, bias, &of_phase(phases), &shape)
+        };
+        let combinations = combinations(&phases);
+        let y = if let [only] = &combinations[..] {
+            convolve(only)?
+        } else {
+            let lengths: Shape = [&shape[..1], &sizes.outputs, &shape[1..2]].concat().into();
+            let y = allocate(&lengths, x.dtype().summed(), x.device(), self.op)?;
+            let y = Tensor::from_buffer(y, lengths, x.dtype().summed(), x.device());
+            for phases in &combinations {
+                let axes = (1..).zip(phases).zip(&sizes.windows);
+                let part = axes.fold(y.layout().clone(), |part, ((axis, phase), window)| {
+                    part.sliced(axis, phase.first, phase.outputs, window.stride as isize)
+                });
+                let phase = convolve(phases)?;
+                phase.realize()?;
+                y.write_part(&part, &channels_last(&phase)?)?;
+            }
+            channels_first(&y)?
+        };
+        let y = y.reshape(shape.clone())?;
+        if in_order { Ok(Some(y)) } else { y.contiguous().map(Some) }
+    }
+}
+
+/// Returns the weight of a transposed convolution, (C, outputs of a group, kernel..), as that of a convolution:
+/// (outputs of all groups, C / groups, kernel..).
+fn outputs_first(weight: &Tensor, sizes: &Sizes) -> Result<Tensor> {
+    let Sizes { groups, input_channels, output_channels, .. } = *sizes;
+    let shape = |first: &[usize]| -> Shape { first.iter().chain(&weight.dims()[2..]).copied().collect() };
+    let of_groups = weight.reshape(shape(&[groups, input_channels, output_channels]))?.transpose(1, 2)?;
+    of_groups.reshape(shape(&[groups * output_channels, input_channels]))
+}
+
+/// Returns each combination of a phase of every axis.
+fn combinations(axes: &[Vec<Phase>]) -> Vec<Vec<Phase>> {
+    axes.iter().fold(vec![Vec::new()], |found, phases| {
+        let with = |outer: Vec<Phase>| phases.iter().map(move |&phase| [&outer[..], &[phase]].concat());
+        found.into_iter().flat_map(with).collect()
+    })
+}
