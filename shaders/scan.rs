@@ -129,18 +129,17 @@ impl Family for Scan {
             });
             let before = before.unwrap_or_else(first);
             let quads = [chunk_start, chunk_end, span].map(|place| place / 4);
-            let states =
-                |four: Value<'k>| four.lanes().into_iter().map(|x| (fold.map)(x, k.u32(0))).collect::<Vec<State<'k>>>();
+            let output = Type { lanes: 4, ..ty(self.op.output(dtype)) };
             scan_held(
                 member.in_subgroups(held.subgroup),
                 held.quads,
                 &fold,
                 before,
                 quads,
-                &|j| states(quad(j)),
-                &|j, four| {
+                output,
+                (&quad, &|j, four| {
                     k.when(inside, || y.store(k, row * (length / 4) + j, four));
-                },
+                }),
             );
             return;
         }
@@ -217,39 +216,53 @@ impl Family for Scan {
     }
 }
 
-/// Scans the quads from `first` to `end` from the state `before` them on. In each turn, the members take neighbouring
-/// quads. `states` returns the states of a quad's elements, and `store` gets the results of a quad. There are at most
-/// `span` quads, a number that a compiler sees to be the same for all invocations.
+/// How a team's members load a quad of elements, and store one of results.
+type Quadwise<'a, 'k> = (&'a dyn Fn(Value<'k>) -> Value<'k>, &'a dyn Fn(Value<'k>, Value<'k>));
+
+/// Scans the quads from `first` to `end` from the state `before` them on. Each member scans several that follow each
+/// other, so that members combine their states once for all of them. Members exchange the results: neighbours store
+/// neighbouring quads. There are at most `span` quads, a number that a compiler sees to be the same for all invocations.
 fn scan_held<'k>(
     member: Member<'k>,
     turns: u32,
     fold: &Fold<'k>,
     before: State<'k>,
     [first, end, span]: [Value<'k>; 3],
-    states: &dyn Fn(Value<'k>) -> Vec<State<'k>>,
-    store: &dyn Fn(Value<'k>, Value<'k>),
+    output: Type,
+    (load, store): Quadwise<'_, 'k>,
 ) {
     let (k, combine) = (member.k, &fold.combine);
+    let all = turns * member.lanes();
+    let results = k.workgroup_array(output, all);
+    // Eight neighbours' quads have places in different banks, in either order.
+    let slot = |owner: Value<'k>, turn: Value<'k>| owner * turns + (turn + owner * turns / 8) % turns;
+    let together = |states: &[State<'k>]| states[1..].iter().fold(states[0].clone(), |a, b| combine(&a, b));
     let running = StateVar::new(k, &before);
-    k.for_step(0, span, turns * member.lanes(), |from| {
-        let place = |turn: u32| first + from + member.lane + turn * member.lanes();
-        // The states of a quad up to each element. Beyond the end, the last quad is repeated: it comes after all
-        // others, and is not stored.
-        let quad = |turn| {
-            let mut up_to = states(place(turn).min(end - 1));
-            (1..up_to.len()).for_each(|i| up_to[i] = combine(&up_to[i - 1], &up_to[i]));
-            up_to
+    k.for_step(0, span, all, |from| {
+        let place = |quad: Value<'k>| first + from + quad;
+        let own = |turn: u32| place(member.lane * turns + turn);
+        // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
+        let states = |turn| -> Vec<State<'k>> {
+            load(own(turn).min(end - 1)).lanes().into_iter().map(|x| (fold.map)(x, k.u32(0))).collect()
         };
-        let quads: Vec<_> = (0..turns).map(quad).collect();
-        let own: Vec<_> = quads.iter().map(|quad| quad[3].clone()).collect();
-        let (prior, after) = member.prefixes(combine, running.get(), &own);
+        let quads: Vec<_> = (0..turns).map(states).collect();
+        let totals: Vec<_> = quads.iter().map(|quad| together(quad)).collect();
+        let (prior, after) = member.prefixes(combine, running.get(), &[together(&totals)]);
         running.set(&after);
-        for ((turn, quad), prior) in (0..).zip(&quads).zip(&prior) {
-            let j = place(turn);
-            k.when(j.lt(end), || {
-                let results: Vec<_> = quad.iter().map(|state| (fold.finish)(&combine(prior, state), j)).collect();
-                store(j, k.vector(&results));
+        let mut prior = prior[0].clone();
+        for ((turn, quad), total) in (0..).zip(&quads).zip(&totals) {
+            let mut state = prior.clone();
+            let up_to = quad.iter().map(|next| {
+                state = combine(&state, next);
+                (fold.finish)(&state, own(turn))
             });
+            results.store(slot(member.lane, k.u32(turn)), k.vector(&up_to.collect::<Vec<_>>()));
+            prior = combine(&prior, total);
+        }
+        k.barrier();
+        for quad in (0..turns).map(|turn| member.lane + turn * member.lanes()) {
+            let four = results.load(slot(quad / turns, quad % turns));
+            k.when(place(quad).lt(end), || store(place(quad), four));
         }
         // The next turns write to the same memory.
         k.barrier();
