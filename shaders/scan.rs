@@ -220,8 +220,8 @@ impl Family for Scan {
 type Quadwise<'a, 'k> = (&'a dyn Fn(Value<'k>) -> Value<'k>, &'a dyn Fn(Value<'k>, Value<'k>));
 
 /// Scans the quads from `first` to `end` from the state `before` them on. Each member scans several that follow each
-/// other, so that members combine their states once for all of them. Members exchange the results: neighbours store
-/// neighbouring quads. There are at most `span` quads, a number that a compiler sees to be the same for all invocations.
+/// other, so that members combine their states once for all of them. Then they exchange the results: neighbours store
+/// neighbouring quads. There are at most `span` quads, a number that a compiler sees to be the same for all members.
 fn scan_held<'k>(
     member: Member<'k>,
     turns: u32,

@@ -1,5 +1,5 @@
-//! Transposed convolutions as convolutions. Outputs that are a stride apart along each axis have one phase. They use the
-//! same taps, so each phase is a convolution of the input, and together the phases are the output.
+//! Transposed convolutions as convolutions. Outputs that are a stride apart along each axis have one phase. They use
+//! the same taps, so each phase is a convolution of the input, and together the phases are the output.
 
 use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
 use super::conv::{Convolution, Sizes};
