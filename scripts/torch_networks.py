@@ -1,7 +1,7 @@
 """Times PyTorch's convolutions and networks, as `docs/performance.md` compares them with this crate's.
 
-Needs torch and torchvision with CUDA. Everything is f16, channels last, run eagerly. Prints microseconds of the device
-for each convolution, and milliseconds by the host's clock for each network, until its result is on the host.
+Needs torch and torchvision with CUDA. Images have their channels last, and everything runs eagerly. Prints microseconds
+of the device for each convolution, and for each network of f16 milliseconds by the host's clock until it is done.
 """
 
 import statistics
@@ -54,9 +54,15 @@ def convolution(channels, outputs, side, kernel, groups=1, dtype=torch.float16):
     x = images(IMAGES, channels, side, side, dtype=dtype)
     weight = images(outputs, channels // groups, kernel, kernel, dtype=dtype) * 0.1
     us = device_microseconds(lambda: torch.nn.functional.conv2d(x, weight, padding=kernel // 2, groups=groups))
-    flops = 2 * IMAGES * side**2 * outputs * channels // groups * kernel**2
-    name = str(dtype).removeprefix("torch.float")
-    print(f"f{name} {kernel}x{kernel} {channels} -> {outputs}, {side}^2, {groups} groups: {us:.1f} us, {flops / us * 1e-6:.1f} TFLOP/s")
+    print(f"{dtype} {kernel}x{kernel}, {channels} -> {outputs}, {side}^2, {groups} groups: {us:.1f} us")
+
+
+def transposed(channels, outputs, side, kernel, dtype=torch.float16):
+    x = images(IMAGES, channels, side, side, dtype=dtype)
+    weight = images(channels, outputs, kernel, kernel, dtype=dtype) * 0.1
+    convolve = torch.nn.functional.conv_transpose2d
+    us = device_microseconds(lambda: convolve(x, weight, stride=2, padding=kernel // 2 - 1))
+    print(f"{dtype} transposed {kernel}x{kernel} by 2, {channels} -> {outputs}, {side}^2: {us:.1f} us")
 
 
 def network(name, images_at_once):
@@ -76,6 +82,11 @@ def main():
         convolution(256, 1024, 14, 1)
         for kernel in (3, 5):
             convolution(144, 144, 56, kernel, groups=144)
+        for channels, side in ((128, 56), (256, 28), (512, 14), (1024, 7)):
+            convolution(channels, channels, side, 3, groups=32)
+        for dtype in (torch.float16, torch.float32):
+            for kernel in (2, 4):
+                transposed(128, 64, 28, kernel, dtype=dtype)
         for name in ("resnet50", "mobilenet_v2"):
             for count in (1, IMAGES):
                 network(name, count)

@@ -234,8 +234,11 @@ fn scan_held<'k>(
     let (k, combine) = (member.k, &fold.combine);
     let all = turns * member.lanes();
     let results = k.workgroup_array(output, all);
-    // Eight neighbours' quads have places in different banks, in either order.
-    let slot = |owner: Value<'k>, turn: Value<'k>| owner * turns + (turn + owner * turns / 8) % turns;
+    // Eight neighbours' quads lie in different banks. An even number of turns would put them into the same ones.
+    let slot = |owner: Value<'k>, turn: Value<'k>| match turns % 2 {
+        0 => owner * turns + (turn + owner * turns / 8) % turns,
+        _ => owner * turns + turn,
+    };
     let together = |states: &[State<'k>]| states[1..].iter().fold(states[0].clone(), |a, b| combine(&a, b));
     let running = StateVar::new(k, &before);
     k.for_step(0, span, all, |from| {

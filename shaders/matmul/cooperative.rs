@@ -156,7 +156,8 @@ impl UnitLayout {
             && (a, b.loose) == (UnitReading::aligned(Along::Depth), false)
             && (whole, parts, single) == (true, false, false);
         let has_halves = dtype.size_in_bytes() == 2;
-        (!block.fragments || (in_fragments && has_halves)) && (has_halves || !(a.loose || b.loose))
+        let is_whole = block.part.iter().zip(unit).all(|(part, unit)| part.is_multiple_of(unit));
+        is_whole && (!block.fragments || (in_fragments && has_halves)) && (has_halves || !(a.loose || b.loose))
     }
 
     pub fn name(self) -> String {

@@ -3,6 +3,7 @@
 
 use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
 use super::conv::{Convolution, Sizes};
+use super::conv_product::is_of_lanes;
 use super::window::Window;
 use crate::base::error::Result;
 use crate::base::number::gcd;
@@ -11,19 +12,25 @@ use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
 /// A transposed convolution of more phases is computed by one kernel.
-const MOST_PHASES: usize = 64;
+const MOST_PHASES: usize = 16;
+
+/// With fewer products than this for a phase, the launches take longer than one kernel for all. On an H100, phases of
+/// 2^28 products take a third of that kernel's time, and their launches take about 7 us each.
+const FEWEST_PRODUCTS: usize = 1 << 25;
+const FEWEST_PRODUCTS_OF_LANES: usize = 1 << 16;
 
 /// A phase along an axis: of the outputs `first`, `first + stride` and so on.
 #[derive(Clone, Copy)]
 struct Phase {
     first: usize,
+    /// Their number.
     outputs: usize,
     /// The first tap that the outputs use. The others follow at a distance. `None` if they use none.
     tap: Option<usize>,
     distance: usize,
     /// How many inputs lie before those that any output uses.
     unused: usize,
-    /// Goes over the other inputs, with the taps in reverse order.
+    /// Goes over the inputs that outputs use, with the taps in reverse order.
     window: Window,
 }
 
@@ -46,7 +53,7 @@ impl Phase {
         let last_met = (place as isize - (tap * dilation) as isize) / stride as isize;
         let first_met = last_met - ((kernel - 1) * dilation_of_input) as isize;
         let (unused, before) = (first_met.max(0) as usize, (-first_met).max(0) as usize);
-        // What lies behind the inputs of the last output is left out, too.
+        // The padded input ends at the last tap of the last output: inputs behind it are left out.
         let needed = outputs + (kernel - 1) * dilation_of_input;
         let input = input.saturating_sub(unused).min(needed.saturating_sub(before));
         let after = needed - (before + input).min(needed);
@@ -95,7 +102,11 @@ impl Convolution {
         };
         let most = |phases: &Vec<Phase>| phases.iter().copied().max_by_key(|phase| phase.window.kernel);
         let Some(largest) = phases.iter().map(most).collect::<Option<Vec<_>>>() else { return Ok(None) };
-        if !plain.is_product(x, &of_phase(&largest)) {
+        let lengths = largest.iter().flat_map(|phase| [phase.window.kernel, phase.outputs]);
+        let products = lengths.chain([shape[0], shape[1], sizes.input_channels]).fold(1, usize::saturating_mul);
+        let fewest = if is_of_lanes(x.device()) { FEWEST_PRODUCTS_OF_LANES } else { FEWEST_PRODUCTS };
+        let launches_pay = count == 1 || products >= fewest;
+        if !launches_pay || !plain.fills_blocks(x, &of_phase(&largest)) {
             return Ok(None);
         }
         let in_order = is_channels_last(x);
@@ -131,7 +142,12 @@ impl Convolution {
             channels_first(&y)?
         };
         let y = y.reshape(shape.clone())?;
-        if in_order { Ok(Some(y)) } else { y.contiguous().map(Some) }
+        if in_order {
+            return Ok(Some(y));
+        }
+        // The kernel that adds the bias cannot also change the order.
+        y.realize()?;
+        y.contiguous().map(Some)
     }
 }
 

@@ -34,6 +34,9 @@ const FEW_PLACES: usize = 1 << 14;
 /// A product of less depth gains nothing over other kernels.
 const LEAST_DEPTH: usize = 32;
 
+/// With fewer products than this, the copies around the products of groups take longer than another kernel.
+const FEWEST_PRODUCTS_OF_GROUPS: usize = 1 << 22;
+
 /// Halves in a vector of matrix units.
 const OCTET: usize = 8;
 
@@ -69,10 +72,10 @@ impl Convolution {
         self.of_windows(x, weight, sizes, output, together).map(Some)
     }
 
-    /// Whether the convolution of these sizes is computed as a product.
-    pub(super) fn is_product(&self, x: &Tensor, sizes: &Sizes) -> bool {
-        let is_pointwise = sizes.windows.iter().all(Window::is_pointwise) && sizes.fill_blocks();
-        is_pointwise || self.channels_together(x, sizes).is_some()
+    /// Whether the convolution of these sizes is computed as a product that fills blocks.
+    pub(super) fn fills_blocks(&self, x: &Tensor, sizes: &Sizes) -> bool {
+        let is_pointwise = sizes.windows.iter().all(Window::is_pointwise);
+        sizes.fill_blocks() && (is_pointwise || self.channels_together(x, sizes).is_some())
     }
 
     /// Returns how many channels at a time a product of windows reads, and of each group the places, output channels,
@@ -85,10 +88,11 @@ impl Convolution {
         let form = Windows { axes: sizes.windows.len(), loose: true };
         let batch_rank = usize::from(sizes.groups > 1);
         let words = form.parameter_words() + matmul::Sizes { batch_rank }.parameter_words();
-        let is_thin = sizes.groups > 1 && !sizes.fill_blocks();
+        let products = lengths.iter().copied().fold(sizes.groups, usize::saturating_mul);
+        let are_thin = sizes.groups > 1 && (!sizes.fill_blocks() || products < FEWEST_PRODUCTS_OF_GROUPS);
         let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
         let meets_little = sizes.windows.iter().any(|window| self.meets_little(window));
-        (!(is_thin || is_too_large || meets_little)).then_some((together, lengths))
+        (!(are_thin || is_too_large || meets_little)).then_some((together, lengths))
     }
 
     /// Multiplies the elements of each place.
@@ -218,10 +222,14 @@ impl Convolution {
 }
 
 impl Sizes {
-    /// Whether the products of each group are large enough for blocks.
+    /// Whether each group has enough channels for blocks.
     fn fill_blocks(&self) -> bool {
-        self.input_channels >= FEWEST_OUTPUTS && self.output_channels >= FEWEST_OUTPUTS
+        fill_blocks([self.input_channels, self.output_channels])
     }
+}
+
+fn fill_blocks(channels: [usize; 2]) -> bool {
+    channels.into_iter().all(|channels| channels >= FEWEST_OUTPUTS)
 }
 
 /// Returns the columns of each group of output channels as a matrix, if there are several groups.
@@ -233,8 +241,9 @@ fn of_groups(matrix: &Tensor, groups: usize) -> Result<Tensor> {
     matrix.reshape((depth, groups, columns / groups))?.transpose(0, 1)
 }
 
-/// Returns a product of windows, (N, places.., C), as images. If there are groups, it has an axis of groups before,
-/// and copying joins their channels. `in_order` tells whether channels come last then.
+/// Returns a product of windows, (N, places.., C), as images (N, C, places..). The product of several groups has an axis
+/// of groups before the others. It is copied, so that the channels of all groups lie together. They come last in memory
+/// if they are `in_order`.
 fn joined_groups(y: &Tensor, groups: usize, in_order: bool) -> Result<Tensor> {
     if groups == 1 {
         return channels_first(y);
@@ -246,6 +255,10 @@ fn joined_groups(y: &Tensor, groups: usize, in_order: bool) -> Result<Tensor> {
         true => ((1..last).chain([0, last]).collect(), [&images, places, &channels]),
         false => ([1, 0, last].into_iter().chain(2..last).collect(), [&images, &channels, places]),
     };
+    if !in_order {
+        // A kernel that adds a bias could not also turn the channels fast.
+        y.realize()?;
+    }
     let joined = y.permute(&axes[..])?.contiguous()?.reshape(Shape::from(lengths.concat()))?;
     if in_order { channels_first(&joined) } else { Ok(joined) }
 }
@@ -267,6 +280,9 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
         return in_channels_last(&weight.transpose(0, 1)?)?.transpose(0, 1);
     }
     let [outputs, channels] = [weight.dims()[0] / config.groups.max(1), weight.dims()[1]];
+    if config.groups > 1 && !fill_blocks([channels, outputs]) {
+        return Ok(weight.clone());
+    }
     let taps = weight.dims()[2..].iter().product();
     let lengths = [usize::MAX, outputs, taps, channels];
     let in_order = match channels_together(weight.device(), weight.dtype(), lengths, false) {
@@ -291,7 +307,7 @@ fn reads_rows(device: &Device, columns: usize) -> bool {
 
 /// Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
 /// elements.
-fn is_of_lanes(device: &Device) -> bool {
+pub(super) fn is_of_lanes(device: &Device) -> bool {
     device.tuning().matmul.blocks.is_empty()
 }
 

@@ -118,9 +118,11 @@ impl Tensor {
 fn held(device: &Device, chunk: usize) -> (Team, Held) {
     let most = largest_team(device).min(MOST_HOLDING) as usize;
     let members = chunk.div_ceil(4 * QUADS).next_power_of_two().clamp(WORKGROUP as usize, most);
-    // Members exchange quads of 16 bytes. What they combine takes no more than one more.
-    let fit = device.info().limits.max_workgroup_memory as usize / (16 * members) - 1;
-    let quads = chunk.div_ceil(4 * members).min(fit.max(1)) as u32;
+    // Members exchange results in workgroup memory, 16 bytes a quad. Their states take at most 16 bytes for each member.
+    let fit = (device.info().limits.max_workgroup_memory as usize / (16 * members)).saturating_sub(1).max(1);
+    let quads = chunk.div_ceil(4 * members);
+    // If they do not fit, members take turns with about as many quads in each.
+    let quads = quads.div_ceil(quads.div_ceil(fit)) as u32;
     (Team::Workgroup(members as u32), Held { quads, subgroup: subgroup_lanes(device) })
 }
 

@@ -42,6 +42,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     for (channels, side) in [(128, 56), (256, 28), (512, 14), (1024, 7)] {
         cases.push(Problem { groups: 32, ..same(channels, side) }.case());
     }
+    cases.push(Problem { groups: 32, dtype: DType::F32, ..same(256, 28) }.case());
     // As networks make images larger.
     for dtype in [DType::F16, DType::F32] {
         for kernel in [2, 4] {

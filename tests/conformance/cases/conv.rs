@@ -217,19 +217,19 @@ const PROBLEMS: [(&str, Problem); 36] = [
         "windows_of_one",
         Problem { kernel: [1; 3], input: 40, output: 18, slide: Slide { stride: [2; 3], ..Slide::PLAIN }, ..PLAIN },
     ),
-    ("grouped_windows", Problem { groups: 2, input: 16, output: 24, length: [2, 5, 6], slide: PADDED, ..PLAIN }),
+    ("grouped_windows", Problem { groups: 2, input: 24, output: 32, length: [2, 14, 15], slide: PADDED, ..PLAIN }),
     (
         "grouped_windows_odd",
-        Problem { groups: 3, input: 9, output: 17, length: [1, 6, 7], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
+        Problem { groups: 3, input: 17, output: 25, length: [1, 22, 23], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
     ),
     ("grouped_pointwise", Problem { groups: 3, kernel: [1; 3], input: 12, output: 20, ..PLAIN }),
-    // Transposed, the phases have one or two taps along an axis, or none.
+    // Transposed, the phases have one or two taps along an axis, or none. They are large enough for products.
     (
         "phases",
         Problem {
             input: 20,
             output: 24,
-            length: [1, 5, 6],
+            length: [1, 11, 12],
             kernel: [1, 3, 4],
             slide: Slide { stride: [1, 2, 2], ..PADDED },
             ..PLAIN
@@ -241,7 +241,7 @@ const PROBLEMS: [(&str, Problem); 36] = [
             groups: 2,
             input: 17,
             output: 18,
-            length: [1, 4, 6],
+            length: [1, 10, 12],
             kernel: [1, 5, 2],
             slide: Slide { stride: [1, 2, 3], dilation: [1, 2, 1], padding: [(0, 0), (3, 1), (1, 2)], ..Slide::PLAIN },
             ..PLAIN
@@ -390,7 +390,7 @@ fn random_problem(inputs: &mut Inputs, operation: &Operation, is_deep: bool) -> 
             groups: inputs.below(3) + 1,
             input: if is_deep { 12 + inputs.below(10) } else { inputs.below(4) + 1 },
             output: if is_deep { 16 + inputs.below(10) } else { inputs.below(10) + 1 },
-            length,
+            length: if is_deep { length.map(|length| length + 5) } else { length },
             kernel,
             slide: Slide {
                 stride,
@@ -526,22 +526,24 @@ pub fn add(suite: &mut Suite) {
         });
     }
     // Elements that meet no window of an output do not count, even if they are infinite.
-    for dtype in [DType::F32, DType::F16] {
-        suite.add("conv2d", format!("{dtype}::infinite_input"), move |device| {
-            let of = |name: &str| PROBLEMS.into_iter().find(|(known, _)| *known == name).map(|(_, problem)| problem);
-            for name in ["padded", "windows", "windows_odd", "fours", "pointwise"] {
-                let problem = of(name).expect("a problem has this name");
-                let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
-                operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
-                operands.x.values[[1, 0, 0, 0]] = f64::NAN;
-                let first = crate::compare::upload(&operands.x.values, dtype, device)?;
-                for x in [channels_last(&first)?, first] {
-                    operands.x.tensor = x;
-                    OPERATIONS[1].check(&problem, &operands, false).map_err(|e| format!("{name}: {e:?}"))?;
+    const PLAIN_ONES: [&str; 7] =
+        ["padded", "windows", "windows_odd", "fours", "pointwise", "grouped_windows_odd", "grouped_pointwise"];
+    for (operation, names) in [(&OPERATIONS[1], &PLAIN_ONES[..]), (&OPERATIONS[4], &["phases", "phases_apart"])] {
+        for dtype in [DType::F32, DType::F16] {
+            suite.add(operation.name, format!("{dtype}::infinite_input"), move |device| {
+                for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| names.contains(name)) {
+                    let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
+                    operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
+                    operands.x.values[[1, 0, 0, 0]] = f64::NAN;
+                    let first = crate::compare::upload(&operands.x.values, dtype, device)?;
+                    for x in [channels_last(&first)?, first] {
+                        operands.x.tensor = x;
+                        operation.check(&problem, &operands, false).map_err(|e| format!("{name}: {e:?}"))?;
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            });
+        }
     }
     // Channels that come last and begin within a run of several, or weights that are a part of more channels.
     for dtype in [DType::F32, DType::F16] {
