@@ -343,9 +343,10 @@ impl Convolution {
         let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
         let is_depthwise = !self.transposed && [sizes.input_channels, sizes.output_channels] == [1; 2];
         let slide = Slide { windows: &sizes.windows, outputs: &sizes.outputs, op };
-        let y = match is_depthwise {
-            true => slide.convolve(x, weight, unrounded)?,
-            false => self.as_product(x, weight, sizes, unrounded)?,
+        let y = match (is_depthwise, self.transposed) {
+            (true, _) => slide.convolve(x, weight, unrounded)?,
+            (_, true) => self.without_overlaps(x, weight, sizes, unrounded)?,
+            _ => self.as_product(x, weight, sizes, unrounded)?,
         };
         if let Some(y) = y {
             let bias = bias.map(|bias| bias.to_dtype(unrounded)).transpose()?;

@@ -5,9 +5,10 @@ use super::channel_order::{channels_first, channels_last, in_channels_last, is_c
 use super::conv::{Convolution, Sizes};
 use super::conv_product::is_of_lanes;
 use super::window::Window;
+use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::number::gcd;
-use crate::base::shape::Shape;
+use crate::base::shape::{Dims, Shape};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
@@ -76,6 +77,39 @@ impl Phase {
 }
 
 impl Convolution {
+    /// Returns a transposed convolution without overlaps, padding and bias, of which each place has outputs of its own:
+    /// the elements of the place times the whole weight. The result has the dtype `output`. `None` for all others.
+    pub(super) fn without_overlaps(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        sizes: &Sizes,
+        output: DType,
+    ) -> Result<Option<Tensor>> {
+        let fits = |(window, &length): (&Window, &usize)| {
+            let Window { input, kernel, stride, dilation, before, .. } = *window;
+            kernel == stride && (dilation == 1 || kernel == 1) && before == 0 && length == input * stride
+        };
+        let has_overlaps = !sizes.windows.iter().zip(&sizes.outputs).all(fits);
+        if sizes.groups > 1 || has_overlaps || !sizes.fill_blocks() {
+            return Ok(None);
+        }
+        let [images, channels, places @ ..] = x.dims() else { return Ok(None) };
+        // Of one axis, the input is an image of one row.
+        let weight = if weight.rank() < x.rank() { weight.unsqueeze(2)? } else { weight.clone() };
+        let (outputs, taps) = (weight.dims()[1], &weight.dims()[2..]);
+        let last: Dims<isize> = [0].into_iter().chain(2..weight.rank() as isize).chain([1]).collect();
+        let matrix = weight.permute(&last[..])?.reshape((*channels, weight.elem_count() / channels))?;
+        let y = channels_last(x)?.exact_product(&matrix, output, self.op)?;
+        // Each place's outputs along an axis go behind it.
+        let axes = places.len() as isize;
+        let apart = y.reshape(Shape::from([&[*images], places, taps, &[outputs]].concat()))?;
+        let pairs = (1..=axes).flat_map(|axis| [axis, axes + axis]);
+        let order: Dims<isize> = [0].into_iter().chain(pairs).chain([2 * axes + 1]).collect();
+        let whole = Shape::from([&[*images], &sizes.outputs[..], &[outputs]].concat());
+        channels_first(&apart.permute(&order[..])?.contiguous()?.reshape(whole)?).map(Some)
+    }
+
     /// Returns a transposed convolution of this shape, with its bias. It has the order in memory that `x` has. `None`
     /// if another kernel suits it better.
     pub(super) fn by_phases(

@@ -44,7 +44,7 @@ const OCTET: usize = 8;
 const FEW_PRODUCTS: usize = 3 << 28;
 
 impl Convolution {
-    /// Returns the convolution of checked sizes, without a bias, as a product. The result has the dtype `output` and
+    /// Returns the convolution of checked sizes, not transposed and without a bias, as a product. The result has the dtype `output` and
     /// the order in memory that `x` has: channels last, or the images' channels one after the other. `None` if another
     /// kernel suits it better.
     pub(super) fn as_product(
@@ -54,9 +54,6 @@ impl Convolution {
         sizes: &Sizes,
         output: DType,
     ) -> Result<Option<Tensor>> {
-        if self.transposed {
-            return Ok(None);
-        }
         if sizes.windows.iter().all(Window::is_pointwise) {
             let suits = sizes.groups == 1 || sizes.fill_blocks();
             return if suits { self.pointwise(x, weight, sizes.groups, output).map(Some) } else { Ok(None) };
@@ -223,7 +220,7 @@ impl Convolution {
 
 impl Sizes {
     /// Whether each group has enough channels for blocks.
-    fn fill_blocks(&self) -> bool {
+    pub(super) fn fill_blocks(&self) -> bool {
         fill_blocks([self.input_channels, self.output_channels])
     }
 }

@@ -83,7 +83,7 @@ fn problems(operation: &Operation, dtype: DType) -> impl Iterator<Item = (&'stat
         .filter(move |(name, _)| phases || !name.starts_with("phases"))
 }
 
-const PROBLEMS: [(&str, Problem); 36] = [
+const PROBLEMS: [(&str, Problem); 37] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -232,6 +232,18 @@ const PROBLEMS: [(&str, Problem); 36] = [
             length: [1, 11, 12],
             kernel: [1, 3, 4],
             slide: Slide { stride: [1, 2, 2], ..PADDED },
+            ..PLAIN
+        },
+    ),
+    // Transposed, each place has outputs of its own.
+    (
+        "phases_without_overlaps",
+        Problem {
+            input: 20,
+            output: 9,
+            length: [2, 4, 5],
+            kernel: [1, 3, 2],
+            slide: Slide { stride: [1, 3, 2], ..Slide::PLAIN },
             ..PLAIN
         },
     ),
@@ -528,7 +540,9 @@ pub fn add(suite: &mut Suite) {
     // Elements that meet no window of an output do not count, even if they are infinite.
     const PLAIN_ONES: [&str; 7] =
         ["padded", "windows", "windows_odd", "fours", "pointwise", "grouped_windows_odd", "grouped_pointwise"];
-    for (operation, names) in [(&OPERATIONS[1], &PLAIN_ONES[..]), (&OPERATIONS[4], &["phases", "phases_apart"])] {
+    for (operation, names) in
+        [(&OPERATIONS[1], &PLAIN_ONES[..]), (&OPERATIONS[4], &["phases", "phases_apart", "phases_without_overlaps"])]
+    {
         for dtype in [DType::F32, DType::F16] {
             suite.add(operation.name, format!("{dtype}::infinite_input"), move |device| {
                 for (name, problem) in PROBLEMS.into_iter().filter(|(name, _)| names.contains(name)) {
