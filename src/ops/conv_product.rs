@@ -44,9 +44,9 @@ const OCTET: usize = 8;
 const FEW_PRODUCTS: usize = 3 << 28;
 
 impl Convolution {
-    /// Returns the convolution of checked sizes, not transposed and without a bias, as a product. The result has the dtype `output` and
-    /// the order in memory that `x` has: channels last, or the images' channels one after the other. `None` if another
-    /// kernel suits it better.
+    /// Returns the convolution of checked sizes as a product. It is not transposed, and has no bias. The result has the
+    /// dtype `output` and the order in memory that `x` has: channels last, or the images' channels one after the other.
+    /// `None` if another kernel suits it better.
     pub(super) fn as_product(
         &self,
         x: &Tensor,
@@ -238,9 +238,9 @@ fn of_groups(matrix: &Tensor, groups: usize) -> Result<Tensor> {
     matrix.reshape((depth, groups, columns / groups))?.transpose(0, 1)
 }
 
-/// Returns a product of windows, (N, places.., C), as images (N, C, places..). The product of several groups has an axis
-/// of groups before the others. It is copied, so that the channels of all groups lie together. They come last in memory
-/// if they are `in_order`.
+/// Returns a product of windows, (N, places.., C), as images (N, C, places..). The product of several groups has an
+/// axis of groups before the others. It is copied, so that the channels of all groups lie together. They come last in
+/// memory if they are `in_order`.
 fn joined_groups(y: &Tensor, groups: usize, in_order: bool) -> Result<Tensor> {
     if groups == 1 {
         return channels_first(y);

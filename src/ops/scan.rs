@@ -118,7 +118,7 @@ impl Tensor {
 fn held(device: &Device, chunk: usize) -> (Team, Held) {
     let most = largest_team(device).min(MOST_HOLDING) as usize;
     let members = chunk.div_ceil(4 * QUADS).next_power_of_two().clamp(WORKGROUP as usize, most);
-    // Members exchange results in workgroup memory, 16 bytes a quad. Their states take at most 16 bytes for each member.
+    // Members exchange results in workgroup memory, 16 bytes a quad. The state of each takes at most 16 bytes there.
     let fit = (device.info().limits.max_workgroup_memory as usize / (16 * members)).saturating_sub(1).max(1);
     let quads = chunk.div_ceil(4 * members);
     // If they do not fit, members take turns with about as many quads in each.
