@@ -2,8 +2,8 @@
 //! the same taps, so each phase is a convolution of the input, and together the phases are the output.
 
 use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
-use super::conv::{Convolution, Sizes};
-use super::conv_product::is_of_lanes;
+use super::conv::{ConvConfig, Convolution, Sizes};
+use super::conv_product::{is_of_lanes, prepared_weight};
 use super::window::Window;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -15,8 +15,8 @@ use crate::tensor::Tensor;
 /// A transposed convolution of more phases is computed by one kernel.
 const MOST_PHASES: usize = 16;
 
-/// With fewer products than this for a phase, the launches take longer than one kernel for all. On an H100, phases of
-/// 2^28 products take a third of that kernel's time, and their launches take about 7 us each.
+/// With fewer products than this for a phase, the launches take longer than one kernel for all. On an H100, four phases
+/// of 2^29.6 products take a sixth of that kernel's time. The copies around each product take 10 us there.
 const FEWEST_PRODUCTS: usize = 1 << 25;
 const FEWEST_PRODUCTS_OF_LANES: usize = 1 << 16;
 
@@ -147,31 +147,36 @@ impl Convolution {
         let x = if in_order { x.clone() } else { in_channels_last(x)? };
         // Of one axis, the input is an image of one row.
         let weight = if weight.rank() < x.rank() { weight.unsqueeze(2)? } else { weight.clone() };
-        let convolve = |phases: &[Phase]| -> Result<Tensor> {
-            let (mut x, mut taps) = (x.clone(), weight.clone());
-            for (axis, phase) in (2..).zip(phases) {
-                x = phase.input(&x, axis)?;
-                taps = phase.taps(&taps, axis)?;
-            }
+        let combinations = combinations(&phases);
+        // What depends on nothing runs side by side: first all weights are put in order, then all phases are computed.
+        let config = ConvConfig::default().groups(sizes.groups);
+        let prepare = |phases: &Vec<Phase>| -> Result<Tensor> {
+            let taps = (2..).zip(phases).try_fold(weight.clone(), |taps, (axis, phase)| phase.taps(&taps, axis))?;
+            let prepared = prepared_weight(&outputs_first(&taps, sizes)?, &config)?;
+            prepared.realize()?;
+            Ok(prepared)
+        };
+        let convolve = |(phases, weight): (&Vec<Phase>, &Tensor)| -> Result<Tensor> {
+            let x = (2..).zip(phases).try_fold(x.clone(), |x, (axis, phase)| phase.input(&x, axis))?;
             let outputs = phases.iter().map(|phase| phase.outputs);
             let shape = shape[..2].iter().copied().chain(outputs).collect();
-            plain.pending(&x, &outputs_first(&taps, sizes)?, bias, &of_phase(phases), &shape)
+            plain.pending(&x, weight, bias, &of_phase(phases), &shape)
         };
-        let combinations = combinations(&phases);
-        let y = if let [only] = &combinations[..] {
-            convolve(only)?
+        let weights: Vec<_> = combinations.iter().map(prepare).collect::<Result<_>>()?;
+        let results: Vec<_> = combinations.iter().zip(&weights).map(convolve).collect::<Result<_>>()?;
+        let y = if let [only] = &results[..] {
+            only.clone()
         } else {
+            results.iter().try_for_each(Tensor::realize)?;
             let lengths: Shape = [&shape[..1], &sizes.outputs, &shape[1..2]].concat().into();
             let y = allocate(&lengths, x.dtype().summed(), x.device(), self.op)?;
             let y = Tensor::from_buffer(y, lengths, x.dtype().summed(), x.device());
-            for phases in &combinations {
+            for (phases, result) in combinations.iter().zip(&results) {
                 let axes = (1..).zip(phases).zip(&sizes.windows);
                 let part = axes.fold(y.layout().clone(), |part, ((axis, phase), window)| {
                     part.sliced(axis, phase.first, phase.outputs, window.stride as isize)
                 });
-                let phase = convolve(phases)?;
-                phase.realize()?;
-                y.write_part(&part, &channels_last(&phase)?)?;
+                y.write_part(&part, &channels_last(result)?)?;
             }
             channels_first(&y)?
         };
