@@ -236,13 +236,14 @@ impl Convolution {
             });
         }
         let shape: Shape = [x.dims()[0], channels].iter().chain(&sizes.outputs).copied().collect();
+        let mut weight = weight.clone();
         if self.axes == 1 {
             // The tensor becomes an image of one row.
-            x = x.unsqueeze(2)?;
+            (x, weight) = (x.unsqueeze(2)?, weight.unsqueeze(2)?);
             sizes.windows.insert(0, Window::TRIVIAL);
             sizes.outputs.insert(0, 1);
         }
-        let y = self.pending(&x, weight, bias, &sizes, &shape)?;
+        let y = self.pending(&x, &weight, bias, &sizes, &shape)?;
         let y = if is_channels_last(&x) { in_channels_last(&y)? } else { y };
         if added { y.squeeze(0) } else { Ok(y) }
     }

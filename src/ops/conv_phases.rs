@@ -26,8 +26,8 @@ struct Phase {
     first: usize,
     /// Their number.
     outputs: usize,
-    /// The first tap that the outputs use. The others follow at a distance. `None` if they use none.
-    tap: Option<usize>,
+    /// The first tap that the outputs use, if they use any. The others follow at a distance.
+    tap: usize,
     distance: usize,
     /// How many inputs lie before those that any output uses.
     unused: usize,
@@ -47,7 +47,7 @@ impl Phase {
         let tap = (0..distance.min(kernel)).find(|tap| (place % stride) == (tap * dilation) % stride);
         let Some(tap) = tap else {
             let window = Window { kernel: 0, ..*axis };
-            return Phase { first, outputs, tap: None, distance, unused: 0, window };
+            return Phase { first, outputs, tap: 0, distance, unused: 0, window };
         };
         let (kernel, dilation_of_input) = ((kernel - tap).div_ceil(distance), dilation / common);
         // The input of the first output and the first tap, which may lie in the padding.
@@ -59,7 +59,7 @@ impl Phase {
         let input = input.saturating_sub(unused).min(needed.saturating_sub(before));
         let after = needed - (before + input).min(needed);
         let window = Window { input, kernel, stride: 1, dilation: dilation_of_input, before, after };
-        Phase { first, outputs, tap: Some(tap), distance, unused, window }
+        Phase { first, outputs, tap, distance, unused, window }
     }
 
     /// Returns the part of the input that the phase goes over.
@@ -70,9 +70,9 @@ impl Phase {
 
     /// Returns the taps that the phase uses, in reverse order.
     fn taps(&self, weight: &Tensor, axis: usize) -> Result<Tensor> {
-        let Some(tap) = self.tap else { return weight.narrow(axis, 0, 0) };
-        let last = tap + (self.window.kernel - 1) * self.distance;
-        weight.slice(axis, tap..=last, -(self.distance as isize))
+        let Some(others) = self.window.kernel.checked_sub(1) else { return weight.narrow(axis, 0, 0) };
+        let last = self.tap + others * self.distance;
+        weight.slice(axis, self.tap..=last, -(self.distance as isize))
     }
 }
 
@@ -95,11 +95,8 @@ impl Convolution {
             return Ok(None);
         }
         let [images, channels, places @ ..] = x.dims() else { return Ok(None) };
-        // Of one axis, the input is an image of one row.
-        let weight = if weight.rank() < x.rank() { weight.unsqueeze(2)? } else { weight.clone() };
         let (outputs, taps) = (weight.dims()[1], &weight.dims()[2..]);
-        let last: Dims<isize> = [0].into_iter().chain(2..weight.rank() as isize).chain([1]).collect();
-        let matrix = weight.permute(&last[..])?.reshape((*channels, weight.elem_count() / channels))?;
+        let matrix = channels_last(weight)?.reshape((*channels, weight.elem_count() / channels))?;
         let y = channels_last(x)?.exact_product(&matrix, output, self.op)?;
         // Each place's outputs along an axis go behind it.
         let axes = places.len() as isize;
@@ -145,8 +142,6 @@ impl Convolution {
         }
         let in_order = is_channels_last(x);
         let x = if in_order { x.clone() } else { in_channels_last(x)? };
-        // Of one axis, the input is an image of one row.
-        let weight = if weight.rank() < x.rank() { weight.unsqueeze(2)? } else { weight.clone() };
         let combinations = combinations(&phases);
         // What depends on nothing runs side by side: first all weights are put in order, then all phases are computed.
         let config = ConvConfig::default().groups(sizes.groups);

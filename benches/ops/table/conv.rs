@@ -142,11 +142,15 @@ impl Problem {
         let Problem { dtype, images, input, output, side, kernel, channels_last, .. } = self;
         let (depthwise, groups) = match self.groups {
             1 => ("", String::new()),
-            groups if groups == self.input => ("depthwise ", String::new()),
+            _ if self.is_depthwise() => ("depthwise ", String::new()),
             groups => ("", format!(", {groups} groups")),
         };
         let last = if *channels_last { ", channels last" } else { "" };
         format!("{depthwise}conv2d {dtype} {images}x{input}x{side}^2, {kernel}x{kernel} -> {output}{groups}{last}")
+    }
+
+    fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.input
     }
 
     /// m, n and k of the product that computes as much.
@@ -167,8 +171,8 @@ impl Problem {
         Case {
             name: self.name(),
             cost: self.cost(),
-            rate: if groups == input { Rate::Bytes } else { Rate::Flops },
-            bound: if dtype == DType::F32 || groups == input { Bound::Fma } else { Bound::Matrix(dtype) },
+            rate: if self.is_depthwise() { Rate::Bytes } else { Rate::Flops },
+            bound: if dtype == DType::F32 || self.is_depthwise() { Bound::Fma } else { Bound::Matrix(dtype) },
             prepare: Box::new(move |device| {
                 let x = random_image([images, input, side, side], 1.0, dtype, channels_last, device)?;
                 let shape = [output, input / groups, kernel, kernel];

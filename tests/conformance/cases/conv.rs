@@ -69,7 +69,8 @@ const PLAIN: Problem = Problem {
 const PADDED: Slide = Slide { padding: [(1, 1); 3], ..Slide::PLAIN };
 
 /// The problems of an operation for a dtype. The code that skips taps is the same for all dtypes, so the quick tier
-/// tests it with one. Windows and fours are not for transposed operations; the quick tier tests them with floats.
+/// tests it with one. It tests windows, groups and fours with floats and without transposed operations, and phases with
+/// these only.
 fn problems(operation: &Operation, dtype: DType) -> impl Iterator<Item = (&'static str, Problem)> {
     let all = dtype == DType::F32 || full_tier();
     let windows = !operation.transposed && matches!(dtype, DType::F32 | DType::F16) || full_tier();
