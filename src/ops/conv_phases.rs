@@ -3,7 +3,7 @@
 
 use super::channel_order::{channels_first, channels_last, in_channels_last, is_channels_last};
 use super::conv::{ConvConfig, Convolution, Sizes};
-use super::conv_product::{is_of_lanes, prepared_weight};
+use super::conv_product::{fewest_of_phases, prepared_weight};
 use super::window::Window;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -14,11 +14,6 @@ use crate::tensor::Tensor;
 
 /// A transposed convolution of more phases is computed by one kernel.
 const MOST_PHASES: usize = 16;
-
-/// With fewer products than this for a phase, the launches take longer than one kernel for all. On an H100, four phases
-/// of 2^29.6 products take a sixth of that kernel's time. The copies around each product take 10 us there.
-const FEWEST_PRODUCTS: usize = 1 << 25;
-const FEWEST_PRODUCTS_OF_LANES: usize = 1 << 16;
 
 /// A phase along an axis: of the outputs `first`, `first + stride` and so on.
 #[derive(Clone, Copy)]
@@ -135,8 +130,7 @@ impl Convolution {
         let Some(largest) = phases.iter().map(most).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let lengths = largest.iter().flat_map(|phase| [phase.window.kernel, phase.outputs]);
         let products = lengths.chain([shape[0], shape[1], sizes.input_channels]).fold(1, usize::saturating_mul);
-        let fewest = if is_of_lanes(x.device()) { FEWEST_PRODUCTS_OF_LANES } else { FEWEST_PRODUCTS };
-        let launches_pay = count == 1 || products >= fewest;
+        let launches_pay = count == 1 || products >= fewest_of_phases(x.device());
         if !launches_pay || !plain.fills_blocks(x, &of_phase(&largest)) {
             return Ok(None);
         }

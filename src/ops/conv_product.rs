@@ -34,8 +34,13 @@ const FEW_PLACES: usize = 1 << 14;
 /// A product of less depth gains nothing over other kernels.
 const LEAST_DEPTH: usize = 32;
 
-/// With fewer products than this, the copies around the products of groups take longer than another kernel.
-const FEWEST_PRODUCTS_OF_GROUPS: usize = 1 << 22;
+/// With fewer products than this, the launches around the products of groups, or of a transposed convolution's phase,
+/// take longer than one kernel that needs none. On an H100, a transposed convolution of four phases of 2^29.6 products
+/// takes a sixth of that kernel's time, of which the copies around each product are 10 us. The limit of software devices
+/// is a guess.
+const FEWEST_OF_GROUPS: usize = 1 << 22;
+const FEWEST_OF_PHASES: usize = 1 << 25;
+const FEWEST_OF_LANES: usize = 1 << 16;
 
 /// Halves in a vector of matrix units.
 const OCTET: usize = 8;
@@ -86,7 +91,7 @@ impl Convolution {
         let batch_rank = usize::from(sizes.groups > 1);
         let words = form.parameter_words() + matmul::Sizes { batch_rank }.parameter_words();
         let products = lengths.iter().copied().fold(sizes.groups, usize::saturating_mul);
-        let are_thin = sizes.groups > 1 && (!sizes.fill_blocks() || products < FEWEST_PRODUCTS_OF_GROUPS);
+        let are_thin = sizes.groups > 1 && (!sizes.fill_blocks() || products < fewest_of_groups(x.device()));
         let is_too_large = words > x.device().info().limits.max_parameter_words as usize;
         let meets_little = sizes.windows.iter().any(|window| self.meets_little(window));
         (!(are_thin || is_too_large || meets_little)).then_some((together, lengths))
@@ -225,6 +230,15 @@ impl Sizes {
     }
 }
 
+fn fewest_of_groups(device: &Device) -> usize {
+    if is_of_lanes(device) { FEWEST_OF_LANES } else { FEWEST_OF_GROUPS }
+}
+
+/// Returns the fewest products of a phase that are worth its launches.
+pub(super) fn fewest_of_phases(device: &Device) -> usize {
+    if is_of_lanes(device) { FEWEST_OF_LANES } else { FEWEST_OF_PHASES }
+}
+
 fn fill_blocks(channels: [usize; 2]) -> bool {
     channels.into_iter().all(|channels| channels >= FEWEST_OUTPUTS)
 }
@@ -304,7 +318,7 @@ fn reads_rows(device: &Device, columns: usize) -> bool {
 
 /// Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
 /// elements.
-pub(super) fn is_of_lanes(device: &Device) -> bool {
+fn is_of_lanes(device: &Device) -> bool {
     device.tuning().matmul.blocks.is_empty()
 }
 
