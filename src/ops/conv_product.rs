@@ -36,8 +36,8 @@ const LEAST_DEPTH: usize = 32;
 
 /// With fewer products than this, the launches around the products of groups, or of a transposed convolution's phase,
 /// take longer than one kernel that needs none. On an H100, a transposed convolution of four phases of 2^29.6 products
-/// takes a sixth of that kernel's time, of which the copies around each product are 10 us. The limit of software devices
-/// is a guess.
+/// takes a sixth of that kernel's time, of which the copies around each product are 10 us. The limit of software
+/// devices is a guess.
 const FEWEST_OF_GROUPS: usize = 1 << 22;
 const FEWEST_OF_PHASES: usize = 1 << 25;
 const FEWEST_OF_LANES: usize = 1 << 16;
