@@ -2,13 +2,14 @@
 //! on.
 
 use crate::backend::contract::{Backend, KernelId};
+use crate::backend::info::DeviceInfo;
 use crate::base::error::Result;
 use crate::base::lock::Mutex;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::dump;
 use crate::engine::host_trace::HostTrace;
 use crate::kernels::{Generate, KernelConfig};
-use crate::shader::{Access, Module};
+use crate::shader::{Access, Module, Target};
 use rustc_hash::FxHashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,6 +53,13 @@ pub(crate) struct KernelCache {
     reuses: AtomicU64,
 }
 
+/// Whether a kernel of a software device is faster if it reaches its buffers by their addresses. lavapipe's atomic
+/// operations on an address take twice as long. The addresses must fit behind the parameters, too.
+fn gains_by_addresses(module: &Module, info: &DeviceInfo) -> bool {
+    let words = module.parameter_words + 2 * module.bindings.len();
+    !module.requires.atomics && !module.requires.float_atomics && words <= info.limits.max_parameter_words as usize
+}
+
 impl KernelCache {
     /// Returns a cache without kernels in memory. Earlier processes may have left binaries on disk.
     pub fn new(disk: Option<DiskCache>, host_trace: Arc<HostTrace>) -> Self {
@@ -64,7 +72,8 @@ impl KernelCache {
         config: &KernelConfig,
         generate: Generate,
         large_buffers: bool,
-        backend: &dyn Backend,
+        target: Target,
+        info: &DeviceInfo,
     ) -> Result<Arc<OwnKernel>> {
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
@@ -73,9 +82,13 @@ impl KernelCache {
         if let Some(kernel) = &*kernel {
             return Ok(kernel.clone());
         }
-        let target = backend.target().for_buffers(large_buffers);
-        let module = Module { large_buffers, ..generate(config, target)? };
-        dump::write(config, target.addresses)?;
+        let target = target.for_buffers(large_buffers);
+        let mut module = generate(config, target)?;
+        if module.addresses && !large_buffers && !gains_by_addresses(&module, info) {
+            module = generate(config, Target { addresses: false, ..target })?;
+        }
+        module.large_buffers = large_buffers;
+        dump::write(config, module.addresses && large_buffers)?;
         let bindings = module.bindings.as_slice().into();
         Ok(kernel.insert(Arc::new(OwnKernel { bindings, id: OnceLock::new(), module: Some(module).into() })).clone())
     }

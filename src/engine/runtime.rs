@@ -31,8 +31,8 @@ use crate::engine::transfer_threads::TransferThreads;
 #[cfg(has_backend)]
 use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
-use crate::kernels::{Family, KernelConfig, Work};
-use crate::shader::{Access, Module, Target};
+use crate::kernels::{Family, Generate, KernelConfig, Work};
+use crate::shader::{Access, Dialect, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(all(native, has_backend))]
 use futures_channel::{mpsc, oneshot};
@@ -677,6 +677,18 @@ impl Runtime {
         Ok(zeros)
     }
 
+    /// Returns a kernel of this crate. The first call generates it, in the form that the tuning data choose.
+    fn own_kernel(&self, config: &KernelConfig, generate: Generate, large_buffers: bool) -> Result<Arc<OwnKernel>> {
+        let (target, info, loads) = (self.backend.target(), self.info(), &self.tuning.loads);
+        let target = Target {
+            loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
+            // Only by their addresses, kernels reach more than can be bound.
+            addresses: loads.addresses && info.limits.max_buffer_bytes > info.limits.max_binding_bytes,
+            ..target
+        };
+        self.kernels.get(config, generate, large_buffers, target, info)
+    }
+
     /// Compiles a kernel of an app.
     pub fn compile(&self, module: &Module) -> Result<CompiledKernel> {
         self.kernels.compile(module, &*self.backend)
@@ -691,7 +703,7 @@ impl Runtime {
         numbers: Numbers<'_, F::Host>,
     ) -> Result<Plan<F>> {
         let config: KernelConfig = kernel.clone().into();
-        let own = self.kernels.get(&config, F::generate, false, &*self.backend)?;
+        let own = self.own_kernel(&config, F::generate, false)?;
         let grid = self.fold(groups, || config.name())?;
         let work = kernel.work(&parameters);
         let (words, places) = kernel.words_and_places(parameters, numbers);
@@ -724,7 +736,7 @@ impl Runtime {
         let for_large_buffers;
         let kernel = if self.has_large(buffers) {
             let config = plan.kernel.clone().into();
-            for_large_buffers = self.kernels.get(&config, F::generate, true, &*self.backend)?;
+            for_large_buffers = self.own_kernel(&config, F::generate, true)?;
             &for_large_buffers
         } else {
             &plan.own
@@ -747,7 +759,7 @@ impl Runtime {
     /// The same for a kernel of any family: one function, as it is large.
     fn run_packed(&self, launch: PackedLaunch) -> Result<()> {
         let PackedLaunch { kernel: config, generate, buffers, parameters, groups, work } = launch;
-        let kernel = self.kernels.get(&config, generate, self.has_large(buffers), &*self.backend)?;
+        let kernel = self.own_kernel(&config, generate, self.has_large(buffers))?;
         let groups = self.fold(groups, || config.name())?;
         let compiled = (self.id_of(&kernel)?, &*kernel.bindings);
         self.dispatch_estimated(compiled, buffers, parameters, groups, work, || config.name())

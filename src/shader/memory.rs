@@ -41,6 +41,8 @@ pub struct Array<'k> {
     variable: Word,
     class: StorageClass,
     element: Type,
+    /// The type of an element in memory. It may hold two lanes as one number: see [`Target::loads_in_pairs`].
+    stored: Type,
     writable: bool,
     /// Set in checked kernels.
     last: Option<Last>,
@@ -101,7 +103,7 @@ impl<'k> Array<'k> {
 
     pub(super) fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
         let kernel = self.kernel;
-        let ty = if lane.is_some() { self.element.lane() } else { self.element };
+        let ty = if lane.is_some() { self.stored.lane() } else { self.stored };
         let pointer_type = kernel.pointer_type(self.class, kernel.type_id(ty));
         let mut operands = vec![Operand::IdRef(self.variable)];
         let op = match self.class {
@@ -130,21 +132,42 @@ impl<'k> Array<'k> {
     /// Loads the element at `index`.
     pub fn load(self, index: impl IntoValue<'k>) -> Value<'k> {
         let pointer = self.pointer(self.within(self.index(index)), None);
-        self.kernel.load_from(pointer, self.class, self.element)
+        self.element_from(self.kernel.load_from(pointer, self.class, self.stored))
+    }
+
+    /// Returns an element from its form in memory.
+    fn element_from(self, stored: Value<'k>) -> Value<'k> {
+        if self.stored == self.element {
+            return stored;
+        }
+        let words: Vec<_> = stored.lanes().into_iter().flat_map(words_of_pair).collect();
+        self.kernel.vector(&words).bitcast(self.element)
+    }
+
+    /// Returns an element in its form in memory.
+    fn stored_from(self, element: Value<'k>) -> Value<'k> {
+        self.kernel.check_stored(element, self.element);
+        if self.stored == self.element || element.ty() != self.element {
+            return element;
+        }
+        let words = element.bitcast(self.element.with_scalar(Scalar::U32)).convert(Scalar::I64).lanes();
+        let pairs: Vec<_> = words.chunks(2).map(|pair| pair[0] | (pair[1] << 32)).collect();
+        if let [pair] = pairs[..] { pair } else { self.kernel.vector(&pairs) }
     }
 
     /// Loads an element that another workgroup has [stored for all](Self::store_for_all).
     pub(crate) fn load_of_all(self, index: impl IntoValue<'k>) -> Value<'k> {
         let pointer = Operand::IdRef(self.pointer(self.index(index), None));
         let told = self.kernel.told_to_all(self.class, self.element, MemoryAccess::MAKE_POINTER_VISIBLE);
-        self.kernel.emit(Op::Load, self.element, std::iter::once(pointer).chain(told))
+        self.element_from(self.kernel.emit(Op::Load, self.stored, std::iter::once(pointer).chain(told)))
     }
 
     /// Stores an element for other workgroups, in a kernel that follows Vulkan's memory model. This workgroup then
     /// [counts itself](Self::count_for_all). Those that find it counted can load the element.
     pub(crate) fn store_for_all(self, index: impl IntoValue<'k>, value: Value<'k>) {
         self.check_writable();
-        let operands = [Operand::IdRef(self.pointer(self.index(index), None)), value.operand()];
+        let pointer = Operand::IdRef(self.pointer(self.index(index), None));
+        let operands = [pointer, self.stored_from(value).operand()];
         let told = self.kernel.told_to_all(self.class, self.element, MemoryAccess::MAKE_POINTER_AVAILABLE);
         self.kernel.emit_void(Op::Store, operands.into_iter().chain(told));
     }
@@ -178,9 +201,14 @@ impl<'k> Array<'k> {
         if self.element.lanes == 1 {
             return self.load(index);
         }
-        let vector = self.within(index / self.element.lanes);
-        let pointer = self.pointer(vector, Some(index % self.element.lanes));
-        self.kernel.load_from(pointer, self.class, self.element.lane())
+        let (vector, lane) = (self.within(index / self.element.lanes), index % self.element.lanes);
+        let load = |lane| self.kernel.load_from(self.pointer(vector, lane), self.class, self.stored.lane());
+        if self.stored == self.element {
+            return load(Some(lane));
+        }
+        let pair = load((self.stored.lanes > 1).then(|| lane >> 1));
+        let [low, high] = words_of_pair(pair);
+        (lane & 1).eq(0).select(low, high).bitcast(self.element.lane())
     }
 
     /// Stores an element.
@@ -188,7 +216,8 @@ impl<'k> Array<'k> {
         self.check_writable();
         let index = self.index(index);
         let value = value.into_value(self.kernel, self.element);
-        let store = || self.kernel.store(self.pointer(index, None), self.class, value, self.element);
+        let value = self.stored_from(value);
+        let store = || self.kernel.store(self.pointer(index, None), self.class, value, self.stored);
         match self.last() {
             Some(last) => drop(self.kernel.when(index.le(last), store)),
             None => store(),
@@ -283,6 +312,11 @@ impl<'k> Array<'k> {
     }
 }
 
+/// Returns the words that a number of 64 bits holds, the low one first.
+fn words_of_pair(pair: Value<'_>) -> [Value<'_>; 2] {
+    [pair, pair >> 32].map(|word| word.convert(Scalar::U32))
+}
+
 impl KernelBuilder {
     /// Declares the next buffer. `name` is for messages and dumps, `element` is what an index counts.
     pub fn buffer(&self, name: &str, element: Type, access: Access) -> Array<'_> {
@@ -301,14 +335,16 @@ impl KernelBuilder {
 
     pub(super) fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
         let element = self.possible(element);
-        let (variable, word) = self.declare_buffer(name, element, dtype, access);
+        let stored = if self.target().loads_in_pairs { element.in_pairs() } else { element };
+        let (variable, word) = self.declare_buffer(name, stored, dtype, access);
         let class = self.buffer_class();
-        Array { kernel: self, variable, class, element, writable: access.writes(), last: word.map(Last::Word) }
+        let last = word.map(Last::Word);
+        Array { kernel: self, variable, class, element, stored, writable: access.writes(), last }
     }
 
     fn fixed_array(&self, variable: Word, class: StorageClass, element: Type, length: u32) -> Array<'_> {
         let last = self.checked.then_some(Last::Constant(length.saturating_sub(1)));
-        Array { kernel: self, variable, class, element, writable: true, last }
+        Array { kernel: self, variable, class, element, stored: element, writable: true, last }
     }
 
     /// Returns the type of an array, and its size in bytes.
@@ -354,10 +390,14 @@ impl KernelBuilder {
         var
     }
 
-    fn store(&self, pointer: Word, class: StorageClass, value: Value<'_>, expected: Type) {
+    fn check_stored(&self, value: Value<'_>, expected: Type) {
         if value.ty() != expected {
             self.fail(format!("{} is stored where {expected} is expected", value.ty()));
         }
+    }
+
+    fn store(&self, pointer: Word, class: StorageClass, value: Value<'_>, expected: Type) {
+        self.check_stored(value, expected);
         let operands = [Operand::IdRef(pointer), value.operand()];
         self.emit_void(Op::Store, operands.into_iter().chain(Self::told(class, expected, self.is_shared(class))));
     }

@@ -53,6 +53,9 @@ pub struct Target {
     /// Whether integer dot products use the device's instruction instead of single products. The device has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
     pub(crate) integer_dot_products: bool,
+    /// Whether two lanes of 32 bits are loaded and stored as one number of 64 bits. It is for software devices, which
+    /// load a vector number by number. The device has [`Features::i64`](crate::Features::i64).
+    pub(crate) loads_in_pairs: bool,
     /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
     /// loops around barriers have to come from parameters.
     pub(crate) wgsl: bool,
@@ -69,6 +72,7 @@ impl Target {
         unpacks_halves: false,
         packs_halves: false,
         integer_dot_products: false,
+        loads_in_pairs: false,
         wgsl: false,
     };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
@@ -81,6 +85,7 @@ impl Target {
         unpacks_halves: false,
         packs_halves: false,
         integer_dot_products: false,
+        loads_in_pairs: false,
         wgsl: true,
     };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
@@ -93,6 +98,7 @@ impl Target {
         unpacks_halves: false,
         packs_halves: false,
         integer_dot_products: false,
+        loads_in_pairs: false,
         wgsl: false,
     };
 
@@ -124,7 +130,7 @@ impl Target {
 
     /// The form for buffers that are larger than can be bound, or are not.
     pub(crate) fn for_buffers(self, large: bool) -> Target {
-        Target { addresses: large && self.dialect == Dialect::Vulkan, ..self }
+        Target { addresses: (self.addresses || large) && self.dialect == Dialect::Vulkan, ..self }
     }
 
     /// Returns how the Vulkan dialect points at memory.

@@ -53,15 +53,18 @@ fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, 
     receiver.try_recv().unwrap().unwrap()
 }
 
-/// Writes a kernel for each backend and checks what it computes.
+/// Writes a kernel for each backend, with and without loads in pairs, and checks what it computes.
 fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], groups: u32, expected: &[u32]) {
-    for backend in backends() {
-        let k = KernelBuilder::new("test", backend.target(), workgroup);
+    let in_pairs = |target: Target| Target { loads_in_pairs: target.dialect == Dialect::Vulkan, ..target };
+    let backends = backends();
+    for (backend, target) in backends.iter().flat_map(|b| [b.target(), in_pairs(b.target())].map(|target| (b, target)))
+    {
+        let k = KernelBuilder::new("test", target, workgroup);
         write(&k);
         let module = k.finish().unwrap();
         match module.requires.missing_from(&backend.info().features) {
             None => {
-                let found = run(&*backend, &module, inputs, expected.len(), groups);
+                let found = run(&**backend, &module, inputs, expected.len(), groups);
                 let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
                 assert_eq!(wrong, None, "on {}: {found:x?} is not {expected:x?}", backend.info());
             }

@@ -67,6 +67,14 @@ impl Type {
         Type { scalar: self.scalar, lanes: 1 }
     }
 
+    /// Returns the type in which each two lanes of 32 bits are one number of 64 bits. Other types stay as they are.
+    pub(super) const fn in_pairs(self) -> Type {
+        match (self.scalar, self.lanes) {
+            (Scalar::U32 | Scalar::I32 | Scalar::F32, 2 | 4) => Type { scalar: Scalar::I64, lanes: self.lanes / 2 },
+            _ => self,
+        }
+    }
+
     /// Whether the lanes are floats.
     pub const fn is_float(self) -> bool {
         matches!(self.scalar, Scalar::F32 | Scalar::F64 | Scalar::F16)

@@ -84,6 +84,8 @@ pub struct Rows {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loads {
     pub several: bool,
+    pub pairs: bool,
+    pub addresses: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
