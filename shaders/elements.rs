@@ -140,62 +140,7 @@ impl<'k> Elements<'k> {
     }
 }
 
-/// A buffer of 16-bit or 32-bit elements, in which two elements are one number. It is read one or two pairs at a time,
-/// at multiples of this length, or written pair by pair. For software devices, which load and store a vector number by
-/// number.
-#[derive(Clone, Copy)]
-pub(super) struct Pairs<'k> {
-    array: Array<'k>,
-    dtype: DType,
-    pairs: u32,
-}
-
-impl<'k> Pairs<'k> {
-    pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, pairs: u32) -> Self {
-        Pairs::declare(k, name, dtype, pairs, Access::Read)
-    }
-
-    /// Declares a buffer that is written one pair at a time.
-    pub fn output(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
-        Pairs::declare(k, name, dtype, 1, Access::Write)
-    }
-
-    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, pairs: u32, access: Access) -> Self {
-        let scalar = if dtype.size_in_bytes() == 2 { Scalar::U32 } else { Scalar::I64 };
-        Pairs { array: k.buffer(name, Type { scalar, lanes: pairs }, access), dtype, pairs }
-    }
-
-    /// Stores the elements from `2 index` on, narrowed to the dtype of the buffer.
-    pub fn store(self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
-        let [low, high] = [0, 1].map(|lane| value.lane(lane));
-        let number = match self.dtype {
-            DType::F16 => k.pack_f16(low, high),
-            DType::BF16 => k.pack_bf16(low, high),
-            _ => {
-                let [low, high] = [low, high].map(|x| x.bitcast(Type::U32).convert(Scalar::I64));
-                low | (high << 32)
-            }
-        };
-        self.array.store(index, number);
-    }
-
-    /// Loads the elements from `2 pairs index` on, widened to the type they are computed in.
-    pub fn load(self, index: Value<'k>) -> Vec<Value<'k>> {
-        let numbers = self.array.load(index);
-        let number = |pair| if self.pairs == 1 { numbers } else { numbers.lane(pair) };
-        (0..self.pairs).flat_map(|pair| self.unpack(number(pair))).collect()
-    }
-
-    fn unpack(self, number: Value<'k>) -> [Value<'k>; 2] {
-        if self.dtype.size_in_bytes() == 2 {
-            return unpack_halves(self.dtype, number);
-        }
-        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
-        [number, number >> 32].map(|word| word.convert(Scalar::U32).bitcast(ty))
-    }
-}
-
-/// A buffer of factors, of at most 32 bits each, that is read in runs of one, two or four words.
+/// A buffer of factors, of at most 32 bits each, that is read in runs of one, two or four words, or written in pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<'k> {
     array: Array<'k>,
@@ -205,8 +150,27 @@ pub(super) struct Runs<'k> {
 
 impl<'k> Runs<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, words: u32) -> Self {
+        Runs::declare(k, name, dtype, words, Access::Read)
+    }
+
+    /// Declares a buffer of elements of two or four bytes that is written two elements at a time.
+    pub fn output_pairs(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Runs::declare(k, name, dtype, dtype.size_in_bytes() as u32 / 2, Access::Write)
+    }
+
+    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, words: u32, access: Access) -> Self {
         let scalar = if dtype.size_in_bytes() < 4 { Scalar::U32 } else { dtype.compute_scalar() };
-        Runs { array: k.buffer(name, Type { scalar, lanes: words }, Access::Read), dtype, words }
+        Runs { array: k.buffer(name, Type { scalar, lanes: words }, access), dtype, words }
+    }
+
+    /// Stores the two elements of a pair, narrowed to the dtype of the buffer.
+    pub fn store_pair(self, k: &'k KernelBuilder, pair: Value<'k>, value: Value<'k>) {
+        let packed = match self.dtype {
+            DType::F16 => k.pack_f16(value.lane(0), value.lane(1)),
+            DType::BF16 => k.pack_bf16(value.lane(0), value.lane(1)),
+            _ => value,
+        };
+        self.array.store(pair, packed);
     }
 
     /// The number of elements of a run.

@@ -1,7 +1,7 @@
 //! [`Encoding`]: how the elements of an operand lie in its buffer, and the [`Loader`] that reads them.
 
 use super::blocks::{BlockMatrix, Blocks, DeclaredMatrix};
-use super::elements::{Elements, Pairs, Quads, Runs};
+use super::elements::{Elements, Quads, Runs};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
@@ -25,8 +25,6 @@ pub(super) enum Width {
     One,
     /// Four factors, as a vector.
     Four,
-    /// This many pairs of factors, each as one number.
-    Pairs(u32),
     /// The factors in this many words.
     Words(u32),
 }
@@ -42,7 +40,6 @@ pub(super) struct Loader<'k> {
 enum Source<'k> {
     One(Elements<'k>),
     Four(Quads<'k>),
-    Pairs(Pairs<'k>, u32),
     Words(Runs<'k>),
     Blocks(Blocks<'k>, BlockFormat),
 }
@@ -108,7 +105,6 @@ impl Encoding {
         let source = match width {
             Width::One => Source::One(Elements::input(k, name, factor)),
             Width::Four => Source::Four(Quads::input(k, name, factor)),
-            Width::Pairs(pairs) => Source::Pairs(Pairs::input(k, name, factor, pairs), pairs),
             Width::Words(words) => Source::Words(Runs::input(k, name, factor, words)),
         };
         Loader { k, source }
@@ -121,7 +117,6 @@ impl<'k> Loader<'k> {
         match &self.source {
             Source::One(_) => 1,
             Source::Four(_) | Source::Blocks(..) => 4,
-            Source::Pairs(_, pairs) => 2 * pairs,
             Source::Words(runs) => runs.length(),
         }
     }
@@ -140,7 +135,7 @@ impl<'k> Loader<'k> {
                 let fours = format.block_elements() as u32 / 4;
                 blocks.neighbours(place / fours, place % fours * 4, 1).exact()[0]
             }
-            Source::Pairs(..) | Source::Words(_) => self.k.vector(&self.load_each(place)),
+            Source::Words(_) => self.k.vector(&self.load_each(place)),
         }
     }
 
@@ -149,7 +144,6 @@ impl<'k> Loader<'k> {
         match &self.source {
             Source::One(elements) => vec![elements.load(place)],
             Source::Four(_) | Source::Blocks(..) => self.load(place).lanes(),
-            Source::Pairs(pairs, _) => pairs.load(place),
             Source::Words(runs) => runs.load(place),
         }
     }

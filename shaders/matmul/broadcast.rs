@@ -1,7 +1,6 @@
 //! Products from registers, for software devices. Lanes broadcast the elements of `a` to each other. On these devices a
 //! load costs as much as ten products, whether all lanes load one element or each lane its own.
 
-use super::windows::Depth;
 use super::{Along, Matmul, Output, ProductBlock};
 use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
@@ -9,11 +8,8 @@ use crate::shader::{Value, Var};
 /// Rows per invocation. With this number, the sums of two columns just stay in registers.
 const ROWS: u32 = 14;
 
-/// Invocations per workgroup: whole subgroups.
-pub const WORKGROUP: u32 = 32;
-
-/// Rows and columns of a workgroup's block.
-pub const BLOCK: [u32; 2] = [ROWS, 2 * WORKGROUP];
+/// Columns per invocation.
+const COLUMNS: u32 = 2;
 
 /// Elements that are loaded at once along the depth.
 pub const QUAD: usize = 4;
@@ -22,6 +18,25 @@ pub const QUAD: usize = 4;
 const LANES: u32 = 4;
 const LANE_ROWS: u32 = 2;
 
+/// Each invocation computes 14 rows of two columns from registers. Lanes broadcast the elements of `a`, which are
+/// contiguous along the depth, to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Broadcast {
+    /// The axis along which elements of `b` are contiguous.
+    pub b: Along,
+    /// True if the row length of `y` is a multiple of two, and elements are stored in pairs.
+    pub pairs: bool,
+    /// Invocations per workgroup: the lanes of a subgroup.
+    pub lanes: u32,
+}
+
+impl Broadcast {
+    /// Rows and columns of a workgroup's block.
+    pub const fn block(self) -> [u32; 2] {
+        [ROWS, COLUMNS * self.lanes]
+    }
+}
+
 impl Along {
     /// Returns how many elements of `b` are loaded at once along this axis.
     pub fn elements_at_once(self) -> usize {
@@ -29,10 +44,11 @@ impl Along {
     }
 }
 
-pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
+pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, Broadcast { b: b_along, .. }: Broadcast) {
     let (k, quad) = (p.k, QUAD as u32);
-    let a = p.loader(config.a, "a", Width::Pairs(2));
-    let b = p.loader(config.b, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
+    let words = |elements: usize| Width::Words((elements * config.a.factor().size_in_bytes() / 4) as u32);
+    let a = p.loader(config.a, "a", words(QUAD));
+    let b = p.loader(config.b, "b", words(b_along.elements_at_once()));
     let y = Output::new(p, config);
     let (zero, lane, a_rows) = (k.u32(0), k.subgroup_lane(), p.a_lines());
 
@@ -40,7 +56,7 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     let row = |row: Value<'k>| (p.first_row + row).min(p.m - 1);
     let own_row = |pair: u32| row(lane / LANES % LANE_ROWS + pair * LANE_ROWS);
     let own_rows: Vec<_> = (0..ROWS / LANE_ROWS).map(|pair| a_rows.line(own_row(pair))).collect();
-    let first_column = p.first_column + k.local_index() * 2;
+    let first_column = p.first_column + k.local_index() * COLUMNS;
     let columns = [first_column, first_column + 1];
     let b_lines: Vec<_> = match b_along {
         Along::Depth => columns.map(|column| p.b.index(zero, column.min(p.n - 1)) / quad).to_vec(),
@@ -58,17 +74,25 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
 
     let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
     // Loads the elements of a row at four depths. Those in the padding of windows are 0.
-    let load_a = |(line, inside): (Value<'k>, Option<Value<'k>>), place: Value<'k>| -> Vec<Value<'k>> {
-        let numbers = a.load_each(line / quad + place);
+    let load_a = |(index, inside): (Value<'k>, Option<Value<'k>>)| -> Vec<Value<'k>> {
+        let numbers = a.load_each(index / quad);
         let Some(inside) = inside else { return numbers };
         numbers.into_iter().map(|number| inside.select(number, k.number(number.ty(), 0))).collect()
     };
-    // Adds the products of `quads` times four depths. `a` has what this lane has loaded.
-    let add = |a: &[Vec<Value<'k>>], first: Value<'k>, quads: u32| {
-        for lane in 0..quads {
-            for (depth, b) in load_b(first + lane).into_iter().enumerate() {
+    // Each lane loads the quads at its place of the depth. For windows, finding it takes divisions. A loop over the taps
+    // would take longer, as every loop saves the sums and loads them again.
+    let load_rows = |place: Value<'k>| -> Vec<_> {
+        let depth = a_rows.depth(place * quad);
+        own_rows.iter().map(|row| load_a(a_rows.index(row, &depth))).collect()
+    };
+    // Adds the products of `quads` times four depths. All loads come first, so that they overlap.
+    let add = |first: Value<'k>, quads: u32| {
+        let own = load_rows(if quads == 1 { first } else { first + lane % LANES });
+        let b: Vec<_> = (0..quads).map(|quad| load_b(first + quad)).collect();
+        for (lane, b) in (0..).zip(b) {
+            for (depth, b) in b.into_iter().enumerate() {
                 for (row, sums) in (0..).zip(&sums) {
-                    let own = a[(row / LANE_ROWS) as usize][depth];
+                    let own = own[(row / LANE_ROWS) as usize][depth];
                     let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
                     for (sum, b) in sums.iter().zip(b) {
                         sum.set(p.add_product(sum.get(), a, b));
@@ -77,20 +101,10 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
             }
         }
     };
-    // Adds the products of a run of the depth, along which the rows' elements lie side by side. `before` tells how much
-    // of the depth lies before the run. It is counted in quads, as the run's length is.
-    let add_run = |depth: &Depth<'k>, before: Value<'k>, quads: Value<'k>| {
-        let lines: Vec<_> = own_rows.iter().map(|row| a_rows.index(row, depth)).collect();
-        let step = |first: Value<'k>, quads: u32| {
-            let place = if quads == 1 { first } else { first + lane % LANES };
-            let a: Vec<_> = lines.iter().map(|&line| load_a(line, place)).collect();
-            add(&a, before + first, quads);
-        };
-        let whole = quads / LANES * LANES;
-        k.for_step(0, whole, LANES, |first| step(first, LANES));
-        k.for_range(whole, quads, |first| step(first, 1));
-    };
-    a_rows.each_run(k, p.depth, |depth, before, length| add_run(depth, before / quad, length / quad));
+    let quads = p.depth / quad;
+    let whole = quads / LANES * LANES;
+    k.for_step(0, whole, LANES, |first| add(first, LANES));
+    k.for_range(whole, quads, |first| add(first, 1));
 
     // Stores both columns together, or one by one.
     let together = config.tile.stored_together();

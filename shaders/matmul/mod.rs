@@ -14,7 +14,7 @@ mod vectors;
 mod windows;
 
 pub(crate) use blocked::{Along, Block, Reading};
-pub(crate) use broadcast::QUAD;
+pub(crate) use broadcast::{Broadcast, QUAD};
 pub(crate) use cooperative::{UnitLayout, UnitReading};
 pub(crate) use unit_vectors::UnitVectors;
 pub(crate) use vectors::{VectorSide, Vectors};
@@ -22,7 +22,7 @@ pub(crate) use windows::{Windows, WindowsParameters};
 
 use self::windows::{DeclaredWindows, Lines};
 use super::blocks::{BlockMatrix, DeclaredMatrix, fit_halves};
-use super::elements::{Pairs, Quads, Strides};
+use super::elements::{Quads, Runs, Strides};
 use super::elementwise::InputLayout;
 use super::encoding::{Encoding, Loader, Width};
 use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Tail};
@@ -46,15 +46,9 @@ pub(crate) enum MatmulTile {
     Vectors(Vectors),
     /// The same on matrix units.
     UnitVectors(UnitVectors),
-    /// Each invocation computes 14 rows of two columns from registers. Lanes broadcast the elements of `a`, which are
-    /// contiguous along the depth, to each other. For software devices: their loads are slow, and workgroup memory is
-    /// no faster.
-    Broadcast {
-        /// The axis along which elements of `b` are contiguous.
-        b: Along,
-        /// True if the row length of `y` is a multiple of two, and elements are stored in pairs.
-        pairs: bool,
-    },
+    /// Lanes broadcast the elements of `a` to each other. For software devices: their loads are slow, and workgroup
+    /// memory is no faster.
+    Broadcast(Broadcast),
     /// Each invocation computes 8 rows of some columns from registers alone, for any strides. For software devices.
     Registers {
         /// Columns per invocation. With more columns, each element of `a` is used more often.
@@ -159,7 +153,7 @@ impl MatmulTile {
             MatmulTile::MatrixUnits(block, _) => block.shape,
             MatmulTile::Vectors(vectors) => vectors.block(),
             MatmulTile::UnitVectors(vectors) => vectors.block(),
-            MatmulTile::Broadcast { .. } => broadcast::BLOCK,
+            MatmulTile::Broadcast(broadcast) => broadcast.block(),
             MatmulTile::Registers { columns } => registers::block(columns),
         }
     }
@@ -223,7 +217,7 @@ impl MatmulTile {
             | MatmulTile::Vectors(Vectors { stored_quads: true, .. })
             | MatmulTile::UnitVectors(UnitVectors { stored_quads: true, .. }) => 4,
             MatmulTile::MatrixUnits(_, UnitLayout { single: false, .. }) => 4,
-            MatmulTile::Broadcast { pairs: true, .. } => 2,
+            MatmulTile::Broadcast(Broadcast { pairs: true, .. }) => 2,
             _ => 1,
         }
     }
@@ -445,7 +439,7 @@ struct Output<'k> {
 #[derive(Clone, Copy)]
 enum Store<'k> {
     Quads(Quads<'k>),
-    Pairs(Pairs<'k>),
+    Pair(Runs<'k>),
     Single(Array<'k>),
 }
 
@@ -458,7 +452,7 @@ impl<'k> Store<'k> {
     fn new(k: &'k KernelBuilder, name: &str, dtype: DType, together: u32) -> Self {
         match together {
             4 => Store::Quads(Quads::output(k, name, dtype)),
-            2 => Store::Pairs(Pairs::output(k, name, dtype)),
+            2 => Store::Pair(Runs::output_pairs(k, name, dtype)),
             _ => Store::Single(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write)),
         }
     }
@@ -466,7 +460,7 @@ impl<'k> Store<'k> {
     fn store(self, k: &'k KernelBuilder, place: Value<'k>, value: Value<'k>) {
         match self {
             Store::Quads(y) => y.store(k, place / 4, value),
-            Store::Pairs(y) => y.store(k, place / 2, value),
+            Store::Pair(y) => y.store_pair(k, place / 2, value),
             Store::Single(y) => y.store(place, value),
         }
     }
@@ -579,7 +573,9 @@ impl Family for Matmul {
             MatmulTile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
             MatmulTile::Vectors(vectors) => vectors.name(),
             MatmulTile::UnitVectors(vectors) => vectors.name(),
-            MatmulTile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
+            MatmulTile::Broadcast(Broadcast { b, pairs, .. }) => {
+                format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" })
+            }
             MatmulTile::Registers { columns } => format!("registers {columns}"),
         };
         let words = match (self.a, self.b) {
@@ -606,7 +602,7 @@ impl Family for Matmul {
             MatmulTile::MatrixUnits(block, _) => block.invocations(),
             MatmulTile::Vectors(vectors) => vectors.workgroup(),
             MatmulTile::UnitVectors(vectors) => vectors.workgroup(),
-            MatmulTile::Broadcast { .. } => broadcast::WORKGROUP,
+            MatmulTile::Broadcast(broadcast) => broadcast.lanes,
             MatmulTile::Registers { .. } => registers::WORKGROUP,
         }
     }
@@ -621,7 +617,7 @@ impl Family for Matmul {
         }
         let problem = ProductBlock::new(k, self);
         let reads_windows =
-            matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..) | MatmulTile::Broadcast { .. });
+            matches!(self.tile, MatmulTile::Workgroup(_) | MatmulTile::MatrixUnits(..) | MatmulTile::Broadcast(_));
         let reads_loosely = matches!(self.tile, MatmulTile::MatrixUnits(..));
         if self.windows.is_some() && !reads_windows || self.is_of_loose_windows() && !reads_loosely {
             k.fail("this tile does not read such windows");
@@ -634,12 +630,13 @@ impl Family for Matmul {
             MatmulTile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
             MatmulTile::Vectors(vectors) => vectors::write(&problem, self, vectors),
             MatmulTile::UnitVectors(vectors) => unit_vectors::write(&problem, self, vectors),
-            MatmulTile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
+            MatmulTile::Broadcast(broadcast) => broadcast::write(&problem, self, broadcast),
             MatmulTile::Registers { columns } => registers::write(&problem, self, columns),
         }
     }
 
     fn samples() -> Vec<Self> {
+        let lanes = Broadcast { b: Along::Depth, pairs: true, lanes: 8 };
         let blocks = |dtype| Block::of(dtype).into_iter().map(MatmulTile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
@@ -674,9 +671,9 @@ impl Family for Matmul {
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {
-            let each = |pairs| [Along::Depth, Along::Other].map(|b| MatmulTile::Broadcast { b, pairs });
+            let each = |pairs| [Along::Depth, Along::Other].map(|b| Broadcast { b, pairs, ..lanes });
             let tiles = [false, true].map(each).concat();
-            tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
+            tiles.into_iter().map(MatmulTile::Broadcast).filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
         let words = |dtype: DType| {
             let depth = Reading::Quads(Along::Depth);
@@ -684,7 +681,7 @@ impl Family for Matmul {
                 Block::of(dtype).into_iter().map(move |block| MatmulTile::Workgroup(Block { b: depth, ..block }));
             let vectors =
                 vectors(dtype).filter(|tile| matches!(tile, MatmulTile::Vectors(Vectors { along: Along::Depth, .. })));
-            let broadcast = MatmulTile::Broadcast { b: Along::Depth, pairs: true };
+            let broadcast = MatmulTile::Broadcast(lanes);
             let tiles = registers(dtype).chain(blocks).chain(vectors).chain([broadcast]);
             tiles.filter(move |_| matches!(dtype, DType::I8 | DType::U8))
         };
@@ -751,7 +748,7 @@ impl Family for Matmul {
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
         });
         let by_lanes = [(DType::F32, 2), (DType::F16, 1)]
-            .map(|(dtype, axes)| of_windows(dtype, MatmulTile::Broadcast { b: Along::Depth, pairs: true }, axes));
+            .map(|(dtype, axes)| of_windows(dtype, MatmulTile::Broadcast(lanes), axes));
         let of_windows: Vec<_> = in_registers.chain(on_units).chain(by_lanes).collect();
         let plain = portable.chain(units).chain(few_on_units).flat_map(written);
         let plain: Vec<Matmul> = plain.chain(packed).chain(of_windows).collect();

@@ -8,7 +8,7 @@ use super::Matrix;
 use crate::kernels::elements::take_apart;
 use crate::kernels::parameters::{Each, Size, Stride, parameters, times};
 use crate::kernels::window::{DeclaredWindow, WindowForm};
-use crate::shader::{KernelBuilder, Value};
+use crate::shader::Value;
 
 /// The form of the parameters of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,20 +145,6 @@ impl<'k> Lines<'k> {
         }
     }
 
-    /// Visits the runs of the depth along which the elements of a line lie side by side: the whole depth of a matrix,
-    /// and the channels of each tap of windows. `visit` gets where the run is, what lies before it, and its length.
-    /// This takes no divisions. The depth of windows must not be cut.
-    pub fn each_run(&self, k: &'k KernelBuilder, depth: Value<'k>, visit: impl Fn(&Depth<'k>, Value<'k>, Value<'k>)) {
-        let Kind::Windows(DeclaredWindows { channels, windows, strides, .. }, _) = &self.kind else {
-            return visit(&Depth { distance: k.u32(0), taps: Vec::new(), left: None }, k.u32(0), depth);
-        };
-        each_tap(k, windows, k.u32(0), &[], &|number, taps| {
-            let distances = taps.iter().zip(&strides[1..]).map(|(&tap, &stride)| tap * stride);
-            let Some(distance) = distances.reduce(|a, b| a + b) else { return k.fail("windows have no axis") };
-            visit(&Depth { distance, taps: taps.to_vec(), left: None }, number * *channels, *channels);
-        });
-    }
-
     /// Returns the index of the element of a line at a depth. For windows, it also returns whether the element is in
     /// the tensor. If it is in the padding, the index is that of another element, and the caller takes 0 instead.
     pub fn index(&self, line: &Line<'k>, depth: &Depth<'k>) -> (Value<'k>, Option<Value<'k>>) {
@@ -168,20 +154,4 @@ impl<'k> Lines<'k> {
         let inside = places.map(|((&place, &tap), window)| (place + tap).lt(window.input)).reduce(|a, b| a & b);
         (inside.map_or(index, |inside| inside.select(index, self.start)), inside)
     }
-}
-
-/// Visits the taps of windows in loops, one per axis, with the number of each and its distance from the first tap along
-/// the axes. `outer` has these distances along the axes that are not in `windows`, and `number` counts the taps so far.
-fn each_tap<'k>(
-    k: &'k KernelBuilder,
-    windows: &[DeclaredWindow<'k>],
-    number: Value<'k>,
-    outer: &[Value<'k>],
-    visit: &dyn Fn(Value<'k>, &[Value<'k>]),
-) {
-    let Some((window, inner)) = windows.split_first() else { return visit(number, outer) };
-    k.for_range(0, window.kernel, |tap| {
-        let taps = [outer, &[tap * window.dilation]].concat();
-        each_tap(k, inner, number * window.kernel + tap, &taps, visit);
-    });
 }

@@ -13,8 +13,8 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue;
 use crate::kernels::matmul::{
-    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitReading, UnitVectors,
-    VectorSide, Vectors, Windows, WindowsParameters,
+    Along, Block, Broadcast, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitReading,
+    UnitVectors, VectorSide, Vectors, Windows, WindowsParameters,
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::shared_buffers;
@@ -342,13 +342,17 @@ impl BatchedProduct {
     /// read several elements at a time.
     pub fn broadcast(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
         let [Some(_), Some(b)] = self.broadcast_readings() else { return None };
-        let pairs = self.sizes[1].is_multiple_of(2) && device.info().features.i64;
-        BatchedProduct::may_broadcast(device, dtype).then_some(MatmulTile::Broadcast { b, pairs })
+        if !BatchedProduct::may_broadcast(device, dtype) {
+            return None;
+        }
+        let lanes = device.info().limits.subgroup_sizes.first().copied()?;
+        let pairs = self.sizes[1].is_multiple_of(2);
+        Some(MatmulTile::Broadcast(Broadcast { b, pairs, lanes }))
     }
 
     /// Returns whether lanes hand each other elements of a dtype, as far as the operands lie in order for it.
     pub fn may_broadcast(device: &Device, dtype: DType) -> bool {
-        // Pairs of 32-bit elements are read as 64-bit integers.
+        // Without loads of 64 bits, it is not known whether this is faster.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
         pairs && device.tuning().matmul.blocks.is_empty() && device.info().has_eights_of_lanes()
     }

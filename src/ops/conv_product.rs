@@ -11,7 +11,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::kernels::matmul::{self, Along, QUAD, Windows, WindowsParameters};
+use crate::kernels::matmul::{self, QUAD, Windows, WindowsParameters};
 use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 /// With fewer output channels, most of a block that is computed without matrix units would be idle, and most lanes of a
 /// software device.
 const FEWEST_OUTPUTS: usize = 8;
-const FEWEST_OUTPUTS_OF_LANES: usize = 16;
+const FEWEST_OUTPUTS_OF_LANES: usize = 12;
 
 /// From this many products per output channel on, a block takes less time than other kernels, even for one channel, if
 /// channels come last. On an H100, 2^21.8 products take 27 instead of 41 us.
@@ -148,19 +148,10 @@ impl Convolution {
             && are_together(&x)
             && parameters(&x).are_along_channels(x.layout().offset, together);
         let x = if can_read { x } else { copied(&x)? };
-        let (columns, turned) = (weight.dims()[0], outputs_last(&weight)?);
-        let is_ready = |weight: &Tensor| weight.is_contiguous() && are_together(weight);
-        let matrix = if is_ready(&weight) || !reads_rows(x.device(), columns / groups) {
-            let weight = if is_ready(&weight) { weight } else { copied(&weight)? };
-            weight.reshape((columns, weight.elem_count() / columns))?.t()?
-        } else {
-            let turned = match missing {
-                _ if is_ready(&turned) => turned,
-                0 => turned.copied()?,
-                _ => turned.pad(&[(0, missing as isize), (0, 0)], PadMode::Constant(0.into()))?,
-            };
-            turned.reshape((turned.elem_count() / columns, columns))?
-        };
+        let is_ready = weight.is_contiguous() && are_together(&weight);
+        let weight = if is_ready { weight } else { copied(&weight)? };
+        let columns = weight.dims()[0];
+        let matrix = weight.reshape((columns, weight.elem_count() / columns))?.t()?;
         let matrices = of_groups(&matrix, groups)?;
         let Some(y) = x.product_of_windows(parameters(&x), &matrices, output, self.op)? else {
             unreachable!("every device multiplies windows of whole quads")
@@ -300,32 +291,13 @@ pub(crate) fn prepared_weight(weight: &Tensor, config: &ConvConfig) -> Result<Te
         Some(together) => channels.is_multiple_of(together) || together == OCTET,
         None => false,
     };
-    match in_order && taps > 1 {
-        true if reads_rows(weight.device(), outputs) => {
-            let last = outputs_last(&channels_last(weight)?)?.contiguous()?;
-            let axes: Dims<isize> = [-1].into_iter().chain(0..last.rank() as isize - 1).collect();
-            channels_first(&last.permute(&axes[..])?)
-        }
-        true => in_channels_last(weight),
-        false => Ok(weight.clone()),
-    }
-}
-
-/// Whether products read the rows of a matrix faster than its columns: lanes that hand each other elements do.
-fn reads_rows(device: &Device, columns: usize) -> bool {
-    is_of_lanes(device) && columns.is_multiple_of(Along::Other.elements_at_once())
+    if in_order && taps > 1 { in_channels_last(weight) } else { Ok(weight.clone()) }
 }
 
 /// Every device has blocks for what units cannot do, except for software devices, on which lanes hand each other
 /// elements.
 fn is_of_lanes(device: &Device) -> bool {
     device.tuning().matmul.blocks.is_empty()
-}
-
-/// Moves the first axis, of output channels, behind all others.
-fn outputs_last(weight: &Tensor) -> Result<Tensor> {
-    let axes: Dims<isize> = (1..weight.rank() as isize).chain([0]).collect();
-    weight.permute(&axes[..])
 }
 
 /// Returns how many channels at a time a product of windows reads on a device, if it computes products of a dtype and
