@@ -79,8 +79,8 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, Broadcast { b: b_along, 
         let Some(inside) = inside else { return numbers };
         numbers.into_iter().map(|number| inside.select(number, k.number(number.ty(), 0))).collect()
     };
-    // Each lane loads the quads at its place of the depth. For windows, finding it takes divisions. A loop over the taps
-    // would take longer, as every loop saves the sums and loads them again.
+    // Each lane loads the quads at its place of the depth. For windows, finding it takes divisions. Loops over the taps
+    // took longer: each saves the sums, and loads them again.
     let load_rows = |place: Value<'k>| -> Vec<_> {
         let depth = a_rows.depth(place * quad);
         own_rows.iter().map(|row| load_a(a_rows.index(row, &depth))).collect()
@@ -88,12 +88,12 @@ pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, Broadcast { b: b_along, 
     // Adds the products of `quads` times four depths. All loads come first, so that they overlap.
     let add = |first: Value<'k>, quads: u32| {
         let own = load_rows(if quads == 1 { first } else { first + lane % LANES });
-        let b: Vec<_> = (0..quads).map(|quad| load_b(first + quad)).collect();
-        for (lane, b) in (0..).zip(b) {
+        let b: Vec<_> = (0..quads).map(|number| load_b(first + number)).collect();
+        for (number, b) in (0..).zip(b) {
             for (depth, b) in b.into_iter().enumerate() {
                 for (row, sums) in (0..).zip(&sums) {
                     let own = own[(row / LANE_ROWS) as usize][depth];
-                    let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
+                    let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + number);
                     for (sum, b) in sums.iter().zip(b) {
                         sum.set(p.add_product(sum.get(), a, b));
                     }

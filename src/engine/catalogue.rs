@@ -21,7 +21,7 @@ use crate::shader::{Module, Target};
 pub fn catalogue(target: Target) -> Result<Vec<Module>> {
     let mut kernels = Vec::new();
     for config in KernelConfig::samples() {
-        dump::write(&config, false)?;
+        dump::write(&config, Target::VULKAN, false)?;
         if !config.targets(&[target])?.is_empty() {
             kernels.push(config.generate(target)?);
         }

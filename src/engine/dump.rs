@@ -23,14 +23,19 @@ fn directory() -> Result<Option<&'static Path>> {
 ///   the kernel
 /// - `name.wgsl`, as a browser wants it
 ///
-/// With `addresses`, writes only `name.addresses.vulkan.spv` with its disassembly. If a file cannot be written or a
-/// kernel cannot be generated, that is an error.
-pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
+/// - `name.software.vulkan.spv`, with its disassembly, if the device wants the loads of software devices
+///
+/// For large buffers that are reached by address, writes only `name.addresses.vulkan.spv` with its disassembly. If a
+/// file cannot be written or a kernel cannot be generated, that is an error.
+pub(crate) fn write(config: &KernelConfig, own: Target, large_buffers: bool) -> Result<()> {
     let Some(directory) = directory()? else { return Ok(()) };
     let stem = stem(&config.name(), config);
-    if addresses {
-        let target = Target::VULKAN.for_buffers(true);
-        return save_spirv(&directory.join(stem + ".addresses"), target.dialect, &config.generate(target)?);
+    let form = Target { addresses: own.addresses, loads_in_pairs: own.loads_in_pairs, ..Target::VULKAN };
+    if own.addresses && large_buffers {
+        return save_spirv(&directory.join(stem + ".addresses"), form.dialect, &config.generate(form)?);
+    }
+    if own.addresses || own.loads_in_pairs {
+        save_spirv(&directory.join(format!("{stem}.software")), form.dialect, &config.generate(form)?)?;
     }
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
         let plain = config.generate(target)?;

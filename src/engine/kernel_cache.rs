@@ -26,6 +26,8 @@ pub(crate) struct CompiledKernel {
 pub(crate) struct OwnKernel {
     /// How it uses each of its buffers.
     pub bindings: Box<[Access]>,
+    /// Whether it reaches them by their addresses.
+    addresses: bool,
     id: OnceLock<KernelId>,
     /// What is compiled, until that has been done.
     module: Mutex<Option<Module>>,
@@ -54,7 +56,7 @@ pub(crate) struct KernelCache {
 }
 
 /// Whether a kernel of a software device is faster if it reaches its buffers by their addresses. lavapipe's atomic
-/// operations on an address take twice as long. The addresses must fit behind the parameters, too.
+/// operations on an address take twice as long. Parameters and addresses must fit the block that every kernel may have.
 fn gains_by_addresses(module: &Module, info: &DeviceInfo) -> bool {
     let words = module.parameter_words + 2 * module.bindings.len();
     !module.requires.atomics && !module.requires.float_atomics && words <= info.limits.max_parameter_words as usize
@@ -75,6 +77,12 @@ impl KernelCache {
         target: Target,
         info: &DeviceInfo,
     ) -> Result<Arc<OwnKernel>> {
+        if large_buffers && target.addresses {
+            let usual = self.get(config, generate, false, target, info)?;
+            if usual.addresses {
+                return Ok(usual);
+            }
+        }
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
         let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
@@ -88,9 +96,10 @@ impl KernelCache {
             module = generate(config, Target { addresses: false, ..target })?;
         }
         module.large_buffers = large_buffers;
-        dump::write(config, module.addresses && large_buffers)?;
-        let bindings = module.bindings.as_slice().into();
-        Ok(kernel.insert(Arc::new(OwnKernel { bindings, id: OnceLock::new(), module: Some(module).into() })).clone())
+        dump::write(config, Target { addresses: module.addresses, ..target }, large_buffers)?;
+        let (bindings, addresses) = (module.bindings.as_slice().into(), module.addresses);
+        let own = OwnKernel { bindings, addresses, id: OnceLock::new(), module: Some(module).into() };
+        Ok(kernel.insert(Arc::new(own)).clone())
     }
 
     /// Returns the compiled kernel. The first call compiles it.

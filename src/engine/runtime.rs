@@ -101,12 +101,25 @@ pub(crate) struct Runtime {
     /// What the host does, while the device is profiled.
     host_trace: Arc<HostTrace>,
     pub(super) tuning: &'static Tuning,
+    /// The form of the crate's own kernels.
+    target: Target,
     info: DeviceInfo,
     /// Whether the host reaches all of the device's own memory across the bus.
     pub(super) reaches_memory: bool,
     #[cfg(has_backend)]
     pub(super) waiter: Waiter,
     pub(super) backend: Arc<dyn Backend>,
+}
+
+/// Returns the form of the crate's own kernels that the tuning data choose.
+fn target_of(backend: &dyn Backend, tuning: &Tuning) -> Target {
+    let (target, info, loads) = (backend.target(), backend.info(), &tuning.loads);
+    Target {
+        loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
+        // A device that tells addresses, but binds all that it can allocate, is not recognised.
+        addresses: loads.addresses && info.limits.max_buffer_bytes > info.limits.max_binding_bytes,
+        ..target
+    }
 }
 
 /// Returns the tuning data for a device: the entry that `MARQUETRY_TUNING` names, else the one that fits best.
@@ -147,6 +160,7 @@ impl Runtime {
     pub fn new(backend: Box<dyn Backend>) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
         let host_trace: Arc<HostTrace> = Arc::default();
+        let tuning = &tuning_of(backend.info()).tuning;
         Runtime {
             stream: Stream::new(backend.clone(), host_trace.clone()),
             copies: CopyStream::new(backend.clone(), host_trace.clone()),
@@ -166,7 +180,8 @@ impl Runtime {
             explanation: Mutex::default(),
             explains: AtomicBool::new(false),
             roofline: OnceLock::new(),
-            tuning: &tuning_of(backend.info()).tuning,
+            target: target_of(&*backend, tuning),
+            tuning,
             info: backend.info().clone(),
             reaches_memory: backend.host_writes_device_memory(),
             #[cfg(has_backend)]
@@ -177,7 +192,7 @@ impl Runtime {
 
     /// Replaces the tuning data.
     pub fn tuned(self, tuning: &'static Tuning) -> Self {
-        Runtime { tuning, ..self }
+        Runtime { target: target_of(&*self.backend, tuning), tuning, ..self }
     }
 
     pub fn tuning(&self) -> &'static Tuning {
@@ -677,16 +692,9 @@ impl Runtime {
         Ok(zeros)
     }
 
-    /// Returns a kernel of this crate. The first call generates it, in the form that the tuning data choose.
+    /// Returns a kernel of this crate. The first call generates it.
     fn own_kernel(&self, config: &KernelConfig, generate: Generate, large_buffers: bool) -> Result<Arc<OwnKernel>> {
-        let (target, info, loads) = (self.backend.target(), self.info(), &self.tuning.loads);
-        let target = Target {
-            loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
-            // Only by their addresses, kernels reach more than can be bound.
-            addresses: loads.addresses && info.limits.max_buffer_bytes > info.limits.max_binding_bytes,
-            ..target
-        };
-        self.kernels.get(config, generate, large_buffers, target, info)
+        self.kernels.get(config, generate, large_buffers, self.target, &self.info)
     }
 
     /// Compiles a kernel of an app.

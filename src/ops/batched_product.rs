@@ -353,8 +353,8 @@ impl BatchedProduct {
     /// Returns whether lanes hand each other elements of a dtype, as far as the operands lie in order for it.
     pub fn may_broadcast(device: &Device, dtype: DType) -> bool {
         // Without loads of 64 bits, it is not known whether this is faster.
-        let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
-        pairs && device.tuning().matmul.blocks.is_empty() && device.info().has_eights_of_lanes()
+        let suits = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
+        suits && device.tuning().matmul.blocks.is_empty() && device.info().has_eights_of_lanes()
     }
 
     /// Returns the axes along which lanes read both operands that they hand each other. `None` for an operand that does

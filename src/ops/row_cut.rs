@@ -80,9 +80,14 @@ impl RowView {
             return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(Turn::Single) };
         }
         if !self.are_long(device) {
-            let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
             let team = choose_team(device, self.rows, self.length);
-            return Cut { team, load: Load::Element, held: Held::Memory(turn) };
+            if device.tuning().loads.several {
+                return Cut { team, load: Load::Element, held: Held::Memory(Turn::Singles) };
+            }
+            // An invocation of a software device goes down four columns at a time.
+            let fours = team == Team::Invocation && self.axes.are_columns() && self.columns_have_quads(x);
+            let load = if fours { Load::Across } else { Load::Element };
+            return Cut { team, load, held: Held::Memory(Turn::Single) };
         }
         // If there are fewer columns, a team for each of them makes more teams.
         if self.axes.are_columns() && self.rows >= 2 * WIDE as usize {
@@ -98,6 +103,15 @@ impl RowView {
             && fours(self.length)
             && fours(x.layout().offset)
             && self.axes.kept_strides.iter().all(|stride| stride % 4 == 0)
+    }
+
+    /// Whether each four neighbours of columns that lie side by side begin at a multiple of four.
+    fn columns_have_quads(&self, x: &View) -> bool {
+        let outer = self.axes.kept_strides.iter().rev().skip(1);
+        fours(self.inner)
+            && fours(x.layout().offset)
+            && self.axes.kept.last().is_some_and(|&columns| fours(columns))
+            && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0)
     }
 
     /// Cuts long rows that have a workgroup each.
@@ -122,12 +136,7 @@ impl RowView {
     /// Cuts long rows that lie side by side.
     fn cut_columns(&self, x: &View) -> Cut {
         let (device, tuning) = (x.device(), &x.device().tuning().rows);
-        let outer = self.axes.kept_strides.iter().rev().skip(1);
-        let quads = fours(self.inner)
-            && fours(x.layout().offset)
-            && self.axes.kept.last().is_some_and(|&columns| fours(columns))
-            && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0);
-        let load = if quads { Load::Across } else { Load::Element };
+        let load = if self.columns_have_quads(x) { Load::Across } else { Load::Element };
         let number = load.across() * x.dtype.widened().size_in_bytes() as u32;
         let most = largest_team(device).min(LARGEST).min(MEMORY / number);
         let held_by = |members: u32| self.length.div_ceil(members as usize) <= tuning.held;

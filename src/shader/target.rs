@@ -102,7 +102,7 @@ impl Target {
         wgsl: false,
     };
 
-    /// Returns the form for launches with a buffer too large to be bound (`large`), or without one.
+    /// Returns the flavour of SPIR-V.
     pub const fn dialect(self) -> Dialect {
         self.dialect
     }
@@ -128,7 +128,7 @@ impl Target {
         self
     }
 
-    /// The form for buffers that are larger than can be bound, or are not.
+    /// The form for launches with a buffer too large to be bound (`large`), or without one.
     pub(crate) fn for_buffers(self, large: bool) -> Target {
         Target { addresses: (self.addresses || large) && self.dialect == Dialect::Vulkan, ..self }
     }

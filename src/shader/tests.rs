@@ -66,7 +66,8 @@ fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], grou
             None => {
                 let found = run(&**backend, &module, inputs, expected.len(), groups);
                 let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
-                assert_eq!(wrong, None, "on {}: {found:x?} is not {expected:x?}", backend.info());
+                let form = if target.loads_in_pairs { "in pairs" } else { "" };
+                assert_eq!(wrong, None, "on {} {form}: {found:x?} is not {expected:x?}", backend.info());
             }
             Some(_) => {
                 assert!(matches!(backend.compile(&module, None), Err(Error::Unsupported { .. })), "{}", backend.info())
@@ -129,6 +130,22 @@ fn local_arrays_vectors_and_unrolled_loops() {
     };
     let expected: Vec<u32> = numbers.chunks(4).flat_map(|quad| quad.iter().rev().copied()).collect();
     check(8, write, &[&numbers], 1, &expected);
+}
+
+#[test]
+fn vectors_of_floats_lane_by_lane() {
+    // Each invocation loads two numbers as a vector, and each by itself.
+    let numbers = bits(&(0..66).map(|i| i as f32 - 20.5).collect::<Vec<_>>());
+    let write = |k: &KernelBuilder| {
+        let x = k.buffer("x", Type::vec2(Scalar::F32), Access::Read);
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let i = k.global_index();
+        let [a, b] = [0, 1].map(|lane| x.load(i).lane(lane).bitcast(Type::U32));
+        let [c, d] = [0, 1].map(|lane| x.load_lane(i * 2 + lane).bitcast(Type::U32));
+        y.store(i, k.vector(&[a, b, c, d]));
+    };
+    let expected: Vec<u32> = numbers.chunks(2).flat_map(|pair| [pair, pair].concat()).collect();
+    check(33, write, &[&numbers], 1, &expected);
 }
 
 #[test]
