@@ -5,7 +5,7 @@ use super::{Along, Matmul, Output, ProductBlock};
 use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
 
-/// Rows per invocation. With this number, the sums of two columns just stay in registers.
+/// Rows per invocation. With more, compilers take longer: docs/experiments.md, "Loads on lavapipe".
 const ROWS: u32 = 14;
 
 /// Columns per invocation.

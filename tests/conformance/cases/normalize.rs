@@ -346,6 +346,15 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+        // 132 columns of a wider matrix. They could be taken by fours if they began at multiples of four.
+        for (name, width, first) in [("columns_from_2", 136, 2), ("columns_of_133", 133, 0)] {
+            suite.add("softmax", format!("{dtype}::{name}"), move |device| {
+                let all = shaped("softmax", &[45, width], Layout::Contiguous, dtype, Domain::Normal, device)?;
+                let tensor = all.tensor.narrow(1, first, 132)?;
+                let values = all.values.slice_axis(Axis(1), (first..first + 132).into()).to_owned();
+                check_softmax(&Sample { tensor, values }, 0)
+            });
+        }
         for axis in [0, 1] {
             suite.add("softmax", format!("{dtype}::columns_turned_{axis}"), move |device| {
                 check_softmax(&shaped("softmax", TURNED, Layout::Transposed, dtype, Domain::Normal, device)?, axis)
