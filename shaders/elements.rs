@@ -201,11 +201,7 @@ impl<'k> Runs<'k> {
     /// Returns the elements of a run that has been loaded.
     pub fn unpack(self, words: Value<'k>) -> Vec<Value<'k>> {
         let word = |place| if self.words == 1 { words } else { words.lane(place) };
-        let unpack = |word: Value<'k>| match self.dtype {
-            DType::F16 => word.unpack_f16_factors().to_vec(),
-            dtype => unpack_word(dtype, word),
-        };
-        (0..self.words).flat_map(|place| unpack(word(place))).collect()
+        (0..self.words).flat_map(|place| unpack_word(self.dtype, word(place))).collect()
     }
 }
 

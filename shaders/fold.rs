@@ -175,7 +175,7 @@ impl<'k> Fold<'k> {
                 let exponent = (x.bitcast(ty.bits()) >> fraction_bits) & (2 * bias + 1);
                 let exponent = exponent.convert(Scalar::U32).max(1).min(2 * bias - 1);
                 let x = x * power(k.u32(2 * bias) - exponent);
-                vec![(x * x).opaque(), zero, exponent]
+                vec![k.as_written(|| (x * x).apart()), zero, exponent]
             }),
             combine: Box::new(move |a, b| {
                 let exponent = a[2].max(b[2]);
@@ -198,7 +198,7 @@ impl<'k> Fold<'k> {
         let zero = k.number(ty, 0);
         Fold {
             identity: Some(vec![zero; 3]),
-            map: Box::new(move |x, _| vec![(x * x).opaque(), zero, x]),
+            map: Box::new(move |x, _| vec![k.as_written(|| (x * x).apart()), zero, x]),
             combine: Box::new(|a, b| {
                 let [sum, rest] = add(a, b);
                 vec![sum, rest, a[2] + b[2]]
@@ -214,7 +214,7 @@ impl<'k> Fold<'k> {
 /// Adds two sums, each with its rounding errors so far.
 fn add<'k>(a: &[Value<'k>], b: &[Value<'k>]) -> [Value<'k>; 2] {
     let [sum, lost] = a[0].two_sum(b[0]);
-    [sum, lost + (a[1] + b[1])]
+    [sum, lost.plus(a[1].plus(b[1]))]
 }
 
 /// Returns a sum and its rounding errors as one number. Infinite sums and NaN have no errors.

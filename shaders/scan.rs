@@ -252,15 +252,13 @@ fn scan_held<'k>(
         let totals: Vec<_> = quads.iter().map(|quad| together(quad)).collect();
         let (prior, after) = member.prefixes(combine, running.get(), &[together(&totals)]);
         running.set(&after);
-        let mut prior = prior[0].clone();
-        for ((turn, quad), total) in (0..).zip(&quads).zip(&totals) {
-            let mut state = prior.clone();
+        let mut state = prior[0].clone();
+        for (turn, quad) in (0..).zip(&quads) {
             let up_to = quad.iter().map(|next| {
                 state = combine(&state, next);
                 (fold.finish)(&state, own(turn))
             });
             results.store(slot(member.lane, k.u32(turn)), k.vector(&up_to.collect::<Vec<_>>()));
-            prior = combine(&prior, total);
         }
         k.barrier();
         for quad in (0..turns).map(|turn| member.lane + turn * member.lanes()) {

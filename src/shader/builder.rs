@@ -16,7 +16,7 @@ use rspirv::spirv::{
     StorageClass, Word,
 };
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// How deep branches and loops may nest. The branches around stores of checked kernels count. naga writes a loop as two
 /// blocks of WGSL, which allows 127 nested blocks ("Limits"). Mesa's software device leaves out code inside 80
@@ -76,6 +76,8 @@ pub(super) struct State {
     narrow_subgroups: bool,
     /// Whether drivers may neither contract nor rearrange what is computed now.
     as_written: bool,
+    /// The sums and products that were computed so.
+    rounded: HashSet<Word>,
     scopes: Scopes,
 }
 
@@ -170,6 +172,7 @@ impl KernelBuilder {
             large_registers: false,
             narrow_subgroups: false,
             as_written: false,
+            rounded: HashSet::new(),
             scopes: Scopes::default(),
         };
         let kernel =
@@ -206,6 +209,13 @@ impl KernelBuilder {
         let result = work();
         self.state.borrow_mut().as_written = before;
         result
+    }
+
+    /// Whether drivers may combine `value`, a sum or a product, neither with what it is made of nor with what is computed
+    /// now.
+    pub(super) fn is_as_written(&self, value: Value<'_>) -> bool {
+        let state = self.state.borrow();
+        state.as_written && state.rounded.contains(&value.id)
     }
 
     /// Asks for the smallest subgroups that the device has, so that each lane has most registers. Only Intel's compiler
@@ -360,6 +370,11 @@ impl KernelBuilder {
         Value { kernel: self, id, ty }
     }
 
+    /// Whether a value is the constant 0.
+    pub(super) fn is_zero(&self, value: Value<'_>) -> bool {
+        self.state.borrow().constants.get(&(value.ty, 0)) == Some(&value.id)
+    }
+
     /// An unsigned integer constant.
     pub fn u32(&self, value: u32) -> Value<'_> {
         self.constant(Type::U32, value)
@@ -403,6 +418,7 @@ impl KernelBuilder {
             state.scopes.of.insert(id, scope);
         }
         if state.as_written && matches!(op, Op::FAdd | Op::FSub | Op::FMul) {
+            state.rounded.insert(id);
             state.module.decorate(id, Decoration::NoContraction, []);
         }
         let instruction = Instruction::new(op, Some(type_id), Some(id), operands.into_iter().collect());

@@ -101,7 +101,7 @@ impl<'k> Value<'k> {
         let x = self.lt(low).select(self.literal(low), self);
         let (d, n) = x.exp_parts();
         // (d + 1) 2^n - 1 = (d + (1 - 2^-n)) 2^n
-        let rest = (self.literal(1.0) - (-n.min(self.by_precision(100, 1000))).power_of_two()).opaque();
+        let rest = (self.literal(1.0) - (-n.min(self.by_precision(100, 1000))).power_of_two()).apart();
         self.is_nan().select(self, (d + rest).scale_by_power_of_two(n))
     }
 
@@ -204,13 +204,13 @@ impl<'k> Value<'k> {
         let y = z.fma(m.log_series(), z * -0.5);
         // Times log2(e), which is 1 plus this rest, added up from the smallest part to the largest.
         let rest = self.by_precision(f64::from(std::f32::consts::LOG2_E), LOG2_E) - 1.0;
-        let sum = (y * rest + m * rest).opaque() + y;
-        self.logarithm_is((sum + m).opaque() + e)
+        let sum = (y * rest + m * rest).apart() + y;
+        self.logarithm_is((sum + m).apart() + e)
     }
 
     /// `log(1 + self)`. It keeps its digits near 0.
     pub fn log1p(self) -> Value<'k> {
-        let sum = (self + 1.0).opaque();
+        let sum = (self + 1.0).apart();
         // What the addition has lost, relative to the sum.
         let lost = (self - (sum - 1.0)) / sum;
         let (m, e) = sum.log_parts();
@@ -223,7 +223,7 @@ impl<'k> Value<'k> {
     pub(super) fn split(self) -> [Value<'k>; 2] {
         let kept = self.by_precision(0xffff_f000_i64, -1 << 27);
         let high = (self.bitcast(self.ty.bits()) & kept).bitcast(self.ty);
-        [high, (self - high).opaque()]
+        [high, (self - high).apart()]
     }
 
     /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself (of a double,
@@ -233,8 +233,8 @@ impl<'k> Value<'k> {
         // log(1 + f) = 2 atanh(q) with q = f / (2 + f) in two parts. The second comes from what the first leaves of f.
         let [q, _] = (f / (f + 2.0)).split();
         let [f_high, f_low] = f.split();
-        let left = (f - q * 2.0).opaque() - (q * f_high).opaque();
-        let q_rest = (left.opaque() - q * f_low) / (f + 2.0);
+        let left = (f - q * 2.0).apart() - (q * f_high).apart();
+        let q_rest = (left.apart() - q * f_low) / (f + 2.0);
         // atanh(q) = q + q^3 (1/3 + q^2/5 + ...). The series ends early, because |q| < 0.172.
         let whole = q + q_rest;
         let z = whole * whole;
@@ -244,12 +244,12 @@ impl<'k> Value<'k> {
             (q, q_rest, z.polynomial(&[1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0]) * z * whole)
         };
         let [c, c_rest] = self.by_precision(TWO_LOG2_E, double::TWO_LOG2_E);
-        let high = (q * c).opaque();
+        let high = (q * c).apart();
         let low = (q_rest + series) * (c + c_rest) + q * c_rest;
-        let sum = (e + high).opaque();
-        let low = (high - (sum - e).opaque()).opaque() + low;
-        let total = (sum + low).opaque();
-        [total, (low - (total - sum).opaque()).opaque()]
+        let sum = (e + high).apart();
+        let low = (high - (sum - e).apart()).apart() + low;
+        let total = (sum + low).apart();
+        [total, (low - (total - sum).apart()).apart()]
     }
 
     /// The inverse hyperbolic tangent of `self + rest`, for up to 0.172, as the sum of three doubles. `self` and the
@@ -318,7 +318,7 @@ impl<'k> Value<'k> {
     fn power_of_positive(self, y: Value<'k>) -> Value<'k> {
         let [log, log_rest] = self.log2_in_two();
         let ([log_high, log_low], [y_high, y_low]) = (log.split(), y.split());
-        let product = (y_high * log_high).opaque();
+        let product = (y_high * log_high).apart();
         let rest = y_high * log_low + (y_low * log + y * log_rest);
         // Beyond the limits the result is 0 or infinite, whatever the product is.
         let about = y * log;
@@ -327,7 +327,7 @@ impl<'k> Value<'k> {
         let outside = about.abs().gt(most);
         let (product, rest) = (outside.select(limit, product), outside.select(self.literal(0.0), rest));
         let (n, integer) = (product + rest).round_to_integer();
-        let r = (product - n).opaque() + rest;
+        let r = (product - n).apart() + rest;
         r.exp2_near_zero().scale_by_power_of_two(integer)
     }
 }

@@ -132,9 +132,11 @@ impl<'k> Value<'k> {
             return (whole, whole.to_integer());
         }
         let shift = 12_582_912.0f32;
-        let shifted = (self + shift).opaque();
-        let integer = shifted.bitcast(self.ty.with_scalar(Scalar::I32)) - shift.to_bits() as i32;
-        (shifted - shift, integer)
+        self.kernel.as_written(|| {
+            let shifted = (self + shift).apart();
+            let integer = shifted.bitcast(self.ty.with_scalar(Scalar::I32)) - shift.to_bits() as i32;
+            (shifted - shift, integer)
+        })
     }
 
     /// The float with the sign of `sign`.
@@ -144,8 +146,15 @@ impl<'k> Value<'k> {
         (self.magnitude() | sign).bitcast(self.ty)
     }
 
-    /// The same number, but no compiler can combine it with other arithmetic. Drivers add up the parts of a constant
-    /// that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
+    /// The same number, but no compiler can combine it with other sums and products. Drivers add up the parts of a
+    /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`. This costs
+    /// nothing if drivers are told so ([`KernelBuilder::as_written`]), of the number and of what follows: an H200's turns
+    /// `(x + c) - c` into `x` if it is told of the sum alone.
+    pub(crate) fn apart(self) -> Value<'k> {
+        if self.kernel.is_as_written(self) { self } else { self.opaque() }
+    }
+
+    /// The same number, but no compiler knows that it is.
     pub fn opaque(self) -> Value<'k> {
         let bits = self.ty.bits();
         // Dispatches are flat, so this is 0, but only the crate knows that. It is added, so that an opaque value
@@ -157,10 +166,22 @@ impl<'k> Value<'k> {
     /// Returns the sum of two floats, and what its rounding loses. Together they are the exact sum (D. Knuth, "The Art
     /// of Computer Programming", volume 2, 4.2.2, theorem B). If the sum is infinite or NaN, so is the rest.
     pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
-        let sum = (self + rhs).opaque();
-        let added = (sum - self).opaque();
-        let kept = (sum - added).opaque();
-        [sum, (self - kept).opaque() + (rhs - added)]
+        self.kernel.as_written(|| {
+            let sum = (self + rhs).apart();
+            let added = (sum - self).apart();
+            let kept = (sum - added).apart();
+            [sum, (self - kept).apart() + (rhs - added)]
+        })
+    }
+
+    /// The sum of two numbers, or one of them if the other is the constant 0. (A compiler may not drop a 0 that is
+    /// added: -0 becomes 0 by it.)
+    pub(crate) fn plus(self, rhs: Value<'k>) -> Value<'k> {
+        match [self, rhs].map(|value| self.kernel.is_zero(value)) {
+            [_, true] => self,
+            [true, _] => rhs,
+            _ => self + rhs,
+        }
     }
 
     /// An infinity or NaN of this value's type.
@@ -249,26 +270,17 @@ impl<'k> Value<'k> {
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
         if self.kernel.target().unpacks_halves {
-            // This is one instruction instead of a dozen on bits. It is kept apart from what follows: if that was an
-            // addition, an H200's driver took subnormals for 0.
-            return self.unpack_f16_by_device().map(Value::opaque);
+            // This is one instruction instead of a dozen on bits.
+            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, Type::vec2(Scalar::F32), &[self]);
+            let pair = [pair.lane(0), pair.lane(1)];
+            if self.kernel.target().packs_halves {
+                self.kernel.tell_of_halves(Capability::DenormPreserve, ExecutionMode::DenormPreserve);
+                return pair;
+            }
+            // If it is not kept apart from an addition that follows, an H200's driver takes subnormals for 0.
+            return pair.map(Value::opaque);
         }
         [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
-    }
-
-    fn unpack_f16_by_device(self) -> [Value<'k>; 2] {
-        let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, Type::vec2(Scalar::F32), &[self]);
-        [pair.lane(0), pair.lane(1)]
-    }
-
-    /// The same for numbers that are only multiplied.
-    pub(crate) fn unpack_f16_factors(self) -> [Value<'k>; 2] {
-        let target = self.kernel.target();
-        if target.unpacks_halves && target.packs_halves {
-            self.kernel.tell_of_halves(Capability::DenormPreserve, ExecutionMode::DenormPreserve);
-            return self.unpack_f16_by_device();
-        }
-        self.unpack_f16()
     }
 
     /// The float with these half-precision bits.

@@ -6,7 +6,7 @@ use crate::backend::info::MemoryKind;
 use crate::backend::registry;
 use crate::base::error::Error;
 use half::f16;
-use rspirv::spirv::Decoration;
+use rspirv::spirv::{Decoration, Op};
 use smallvec::SmallVec;
 use std::sync::mpsc;
 
@@ -382,7 +382,7 @@ fn no_compiler_is_asked_to_unroll_a_long_loop() {
         k.for_unrolled(turns, |i| y.store(i, 1));
         // The bit of the loop's control, in the instruction's last word.
         let words = k.finish().unwrap().spirv().unwrap().to_vec();
-        let merge = (4 << 16) | rspirv::spirv::Op::LoopMerge as u32;
+        let merge = (4 << 16) | Op::LoopMerge as u32;
         words.iter().position(|&word| word == merge).map(|at| words[at + 3] & 1)
     };
     assert_eq!([asked(16), asked(1024), asked(1025), asked(u32::MAX)], [Some(1), Some(1), Some(0), Some(0)]);
@@ -417,4 +417,22 @@ fn only_what_is_computed_as_written_may_not_be_contracted() {
             .count()
     };
     assert_eq!([Target::VULKAN, Target::WEBGPU, Target::LEVEL_ZERO].map(asked), [3, 0, 0]);
+}
+
+#[test]
+fn sums_are_only_hidden_from_compilers_that_cannot_be_told() {
+    let additions = |target| {
+        let k = KernelBuilder::new("two_sum", target, 1);
+        let y = k.buffer("y", Type::F32, Access::ReadWrite);
+        let [sum, lost] = y.load(0).two_sum(y.load(1));
+        y.store(2, sum);
+        y.store(3, lost);
+        let before = y.load(4) + 1.0;
+        y.store(4, k.as_written(|| (y.load(5) + 1.0).apart() + y.load(6).apart() + before.apart()));
+        let module = rspirv::dr::load_words(k.finish().unwrap().spirv().unwrap());
+        module.unwrap().all_inst_iter().filter(|instruction| instruction.class.opcode == Op::IAdd).count()
+    };
+    // What is loaded, or computed before drivers were told, has to be hidden everywhere. Then there are the four sums of
+    // `two_sum`, and one more.
+    assert_eq!([Target::VULKAN, Target::WEBGPU].map(additions), [2, 7]);
 }
