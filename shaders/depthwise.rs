@@ -1,5 +1,6 @@
-//! Depthwise convolutions, in which each channel has a kernel of its own, and max pooling. Memory limits both, so each
-//! invocation computes several neighbouring outputs from registers, and loads each input once for all of them.
+//! Depthwise convolutions, in which each channel has a kernel of its own, those of groups of few channels, and max
+//! pooling. Memory limits them, so each invocation computes several neighbouring outputs from registers, and loads each
+//! input once for all of them.
 
 use super::elements::{Elements, Octets, Quads, Strides, lowest, take_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
@@ -7,10 +8,10 @@ use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, Units, volume};
 use crate::base::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use crate::shader::{KernelBuilder, Scalar, Type, Value, Var};
 use std::cell::RefCell;
 
-/// Invocations per workgroup.
+/// Invocations per workgroup, for each of the tiles below one another.
 pub(crate) const WORKGROUP: u32 = 64;
 
 /// What becomes of the elements of a window.
@@ -18,6 +19,9 @@ pub(crate) const WORKGROUP: u32 = 64;
 pub(crate) enum DepthwiseOp {
     /// The sum of their products with the factors of the channel. Padding is 0.
     Convolution,
+    /// The same of groups of this many channels, a multiple of four, which lead to as many outputs: each channel has
+    /// factors for all of them. Channels come last, and a load has four of them.
+    Groups(u32),
     /// The largest one. Padding does not count.
     Max,
 }
@@ -37,6 +41,8 @@ pub(crate) struct Depthwise {
     pub stride: [u32; 2],
     /// Rows and columns of outputs that an invocation computes. Columns count quads, if these are along them.
     pub tile: [u32; 2],
+    /// How many tiles of a workgroup lie below one another. They share rows of inputs through the first cache.
+    pub stacked: u32,
     pub epilogue: Option<Box<Epilogue>>,
 }
 
@@ -60,18 +66,22 @@ parameters! {
     windows: Each<WindowForm> = times(2),
     /// Along images, channels, rows and columns.
     x: View = View(4),
-    /// Along channels and taps.
-    weight: Option<View> = (config.op == DepthwiseOp::Convolution).then_some(View(2)),
+    /// Along channels and taps. In a group, along channels of the output, and taps times channels of the input.
+    weight: Option<View> = (config.op != DepthwiseOp::Max).then_some(View(2)),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
-impl Depthwise {
-    /// Whether the elements beside the padding stand for it. They change no maximum: padding is shorter than a window,
-    /// so each window that reaches into it holds them.
-    fn reads_nearest(&self) -> bool {
-        self.op == DepthwiseOp::Max && self.quads == QuadAxis::Channels
+impl DepthwiseOp {
+    /// The number of channels that each output combines.
+    fn channels(self) -> u32 {
+        match self {
+            DepthwiseOp::Groups(channels) => channels,
+            _ => 1,
+        }
     }
+}
 
+impl Depthwise {
     /// Returns the outputs that an invocation computes, along channels, rows and columns.
     fn outputs(&self) -> [u32; 3] {
         let [rows, columns] = self.tile;
@@ -81,10 +91,12 @@ impl Depthwise {
         }
     }
 
-    /// Returns the number of invocations for these images, channels, rows and columns of outputs.
-    pub fn invocations(&self, [images, lengths @ ..]: [usize; 4]) -> usize {
-        let each = lengths.iter().zip(self.outputs());
-        each.fold(images, |n, (length, own)| n.saturating_mul(length.div_ceil(own as usize)))
+    /// Returns the number of workgroups for these images, channels, rows and columns of outputs.
+    pub fn groups(&self, [images, lengths @ ..]: [usize; 4]) -> usize {
+        let [channels, rows, columns] = self.outputs();
+        let each = lengths.iter().zip([channels, rows * self.stacked, columns]);
+        let stacks = each.fold(images, |n, (length, own)| n.saturating_mul(length.div_ceil(own as usize)));
+        stacks.div_ceil(WORKGROUP as usize)
     }
 }
 
@@ -105,10 +117,23 @@ impl<'k> Source<'k> {
     }
 
     fn load(&self, index: Value<'k>) -> Vec<Value<'k>> {
+        self.unpack(self.load_packed(index))
+    }
+
+    /// Loads elements as they are, to be unpacked later.
+    fn load_packed(&self, index: Value<'k>) -> Value<'k> {
         match self {
-            Source::Elements(elements) => vec![elements.load(index)],
-            Source::Quads(k, quads) => vec![quads.load(k, index / 4)],
-            Source::Octets(k, octets) => octets.load(k, index / 8).to_vec(),
+            Source::Elements(elements) => elements.load(index),
+            Source::Quads(_, quads) => quads.load_packed(index / 4),
+            Source::Octets(_, octets) => octets.load_packed(index / 8),
+        }
+    }
+
+    fn unpack(&self, packed: Value<'k>) -> Vec<Value<'k>> {
+        match self {
+            Source::Elements(_) => vec![packed],
+            Source::Quads(k, quads) => vec![quads.unpack(k, packed)],
+            Source::Octets(k, octets) => octets.unpack(k, packed).to_vec(),
         }
     }
 }
@@ -125,21 +150,29 @@ impl Depthwise {
     /// Neighbouring invocations have neighbours in memory.
     fn place<'k>(&self, k: &'k KernelBuilder, channels: Value<'k>, windows: &[DeclaredWindow<'k>]) -> Place<'k> {
         let [own_channels, own_rows, own_columns] = self.outputs();
+        let (stack, below) = match self.stacked {
+            1 => (k.global_index(), k.u32(0)),
+            _ => {
+                let local = k.local_index();
+                (k.group_index() * WORKGROUP + local % WORKGROUP, local / WORKGROUP)
+            }
+        };
         let blocks = |length: Value<'k>, own: u32| if own == 1 { length } else { (length + (own - 1)) / own };
         let [channels, rows, columns] =
-            [(channels, own_channels), (windows[0].output, own_rows), (windows[1].output, own_columns)]
+            [(channels, own_channels), (windows[0].output, own_rows * self.stacked), (windows[1].output, own_columns)]
                 .map(|(length, own)| blocks(length, own));
         let (image, [channel, row, column]) = match self.quads {
             QuadAxis::Channels => {
-                let (image, at) = take_apart(k.global_index(), &[rows, columns, channels]);
+                let (image, at) = take_apart(stack, &[rows, columns, channels]);
                 (image, [at[2], at[0], at[1]])
             }
             QuadAxis::Columns(_) => {
-                let (image, at) = take_apart(k.global_index(), &[channels, rows, columns]);
+                let (image, at) = take_apart(stack, &[channels, rows, columns]);
                 (image, [at[0], at[1], at[2]])
             }
         };
-        Place { image, channel: channel * own_channels, row: row * own_rows, column: column * own_columns }
+        let row = (row * self.stacked + below) * own_rows;
+        Place { image, channel: channel * own_channels, row, column: column * own_columns }
     }
 
     /// Returns the index of an output.
@@ -159,10 +192,10 @@ impl Depthwise {
 }
 
 /// The inputs of an invocation.
-struct Input<'k> {
+struct Input<'a, 'k> {
     x: Source<'k>,
     at: Strides<'k>,
-    /// An element that exists.
+    /// The first element of the image and the channel.
     first: Value<'k>,
     /// The places of the first tap, which wrap if they are in the padding.
     row: Value<'k>,
@@ -170,28 +203,82 @@ struct Input<'k> {
     lengths: [Value<'k>; 2],
     quads: QuadAxis,
     load: u32,
-    /// What padding is. Without, an element in the padding is the nearest one beside it.
-    padding: Option<Value<'k>>,
+    /// The number of loads of a column.
+    loads: u32,
+    padding: Padding<'k>,
+    /// Becomes nonzero in [`NAN_BITS`] if a half that was loaded is NaN.
+    any_nan: Option<&'a Var<'k>>,
 }
 
-impl<'k> Input<'k> {
+/// The bits of [`nan_among_halves`] that matter.
+const NAN_BITS: u32 = 0x8000_8000;
+
+/// Sets the highest bit of each half that is NaN. Nothing is carried from one half to the other.
+fn nan_among_halves(word: Value<'_>) -> Value<'_> {
+    (word & 0x7fff_7fff) + 0x03ff_03ff
+}
+
+/// What stands in the place of elements outside the images.
+#[derive(Clone, Copy)]
+enum Padding<'k> {
+    Zero,
+    Number(Value<'k>),
+    /// The nearest element.
+    Nearest,
+}
+
+/// A place along an axis.
+#[derive(Clone, Copy)]
+struct Along<'k> {
+    /// The nearest place inside the axis.
+    nearest: Value<'k>,
+    is_inside: Value<'k>,
+}
+
+impl<'k> Along<'k> {
+    /// Places before the axis wrap.
+    fn new(place: Value<'k>, length: Value<'k>) -> Self {
+        let nearest = place.bitcast(Type::I32).max(0).bitcast(Type::U32).min(length - 1);
+        Along { nearest, is_inside: place.lt(length) }
+    }
+
+    /// All ones if the place is inside, else 0.
+    fn mask(self) -> Value<'k> {
+        self.is_inside.select(self.nearest.literal(u32::MAX), 0)
+    }
+}
+
+impl<'k> Input<'_, 'k> {
     /// Loads some neighbouring columns of a row: a number each, or quads of channels.
     fn row(&self, row: u32, columns: u32) -> Vec<Vec<Value<'k>>> {
-        let y = self.row + row;
-        let Some(padding) = self.padding else {
-            let start = self.first + nearest(y, self.lengths[0]) * self.at.stride(2);
-            let index = |x| start + nearest(x, self.lengths[1]) * self.at.stride(1);
-            return (0..columns).map(|column| self.x.load(index(self.column + column))).collect();
+        let y = Along::new(self.row + row, self.lengths[0]);
+        let start = self.first + y.nearest * self.at.stride(2);
+        let load_at = |index: Value<'k>, x: Along<'k>| -> Vec<Value<'k>> {
+            let packed = self.x.load_packed(index);
+            if let Some(any_nan) = self.any_nan {
+                packed.lanes().into_iter().for_each(|word| any_nan.set(any_nan.get() | nan_among_halves(word)));
+            }
+            match self.padding {
+                Padding::Zero => {
+                    let bits = packed.bitcast(packed.ty().with_scalar(Scalar::U32));
+                    self.x.unpack((bits & (y.mask() & x.mask())).bitcast(packed.ty()))
+                }
+                Padding::Nearest => self.x.unpack(packed),
+                // The nearest row stands for rows outside.
+                Padding::Number(number) => {
+                    let padded = |loaded: Value<'k>| {
+                        x.is_inside.select(loaded, if loaded.ty().lanes == 1 { number } else { number.splat(4) })
+                    };
+                    self.x.unpack(packed).into_iter().map(padded).collect()
+                }
+            }
         };
-        let row_inside = y.lt(self.lengths[0]);
-        let start = self.first + y * self.at.stride(2);
-        let load = |x: Value<'k>| {
-            let inside = row_inside & x.lt(self.lengths[1]);
-            let index = inside.select(start + x * self.at.stride(1), self.first);
-            let padded = |loaded: Value<'k>| {
-                inside.select(loaded, if loaded.ty().lanes == 1 { padding } else { padding.splat(4) })
-            };
-            self.x.load(index).into_iter().map(padded).collect::<Vec<_>>()
+        // The places of all loads of a row or a column are computed once for them.
+        let load = |column: Value<'k>| {
+            let x = Along::new(column, self.lengths[1]);
+            let index = start + x.nearest * self.at.stride(1);
+            let places = (0..self.loads).map(|n| if n == 0 { index } else { index + n * self.load });
+            places.flat_map(|index| load_at(index, x)).collect::<Vec<_>>()
         };
         match self.quads {
             QuadAxis::Columns(behind) if self.load > 1 => {
@@ -204,13 +291,9 @@ impl<'k> Input<'k> {
     }
 }
 
-/// Returns the nearest place of an axis. Places before it wrap.
-fn nearest<'k>(place: Value<'k>, length: Value<'k>) -> Value<'k> {
-    place.bitcast(Type::I32).max(0).bitcast(Type::U32).min(length - 1)
-}
-
 /// The factors of an invocation's channels. A factor is loaded when it is used first.
 struct Factors<'k> {
+    op: DepthwiseOp,
     k: &'k KernelBuilder,
     weight: Source<'k>,
     at: Strides<'k>,
@@ -219,13 +302,28 @@ struct Factors<'k> {
 }
 
 impl<'k> Factors<'k> {
-    /// Returns the factors of a tap, for the quads of the invocation's channels.
+    /// Returns the factors of a tap, for the quads of the invocation's channels. In a group, for each of its channels.
     fn of_tap(&self, tap: u32) -> Vec<Value<'k>> {
+        let channels = self.op.channels();
         let load = || {
-            let factors = self.weight.load(self.at.at(&[self.channel, self.k.u32(tap)]));
-            factors.into_iter().map(|factor| if factor.ty().lanes == 4 { factor } else { factor.splat(4) }).collect()
+            let places = (0..channels).map(|i| self.at.at(&[self.channel, self.k.u32(tap * channels + i)]));
+            let factors = places.flat_map(|place| self.weight.load(place));
+            factors.map(|factor| if factor.ty().lanes == 4 { factor } else { factor.splat(4) }).collect()
         };
         self.loaded.borrow_mut()[tap as usize].get_or_insert_with(load).clone()
+    }
+
+    /// Returns the sum with the products of elements and their factors added to it. The elements are a quad of channels
+    /// or of columns, or all quads of a group.
+    fn add(&self, sum: Value<'k>, elements: &[Value<'k>], factors: &[Value<'k>]) -> Value<'k> {
+        let channels = match self.op {
+            DepthwiseOp::Groups(_) => elements.iter().flat_map(|quad| quad.lanes()).map(|x| x.splat(4)).collect(),
+            _ => elements.to_vec(),
+        };
+        let add = |sum: Value<'k>, (x, &factor): (Value<'k>, &Value<'k>)| {
+            if x.ty().is_float() { x.fma(factor, sum) } else { sum + x * factor }
+        };
+        channels.into_iter().zip(factors).fold(sum, add)
     }
 }
 
@@ -254,7 +352,8 @@ impl Finishing for Depthwise {
 impl Family for Depthwise {
     fn products(&self, Parameters { images, channels, windows, .. }: &Parameters) -> u64 {
         let sizes = windows.iter().flat_map(|window| [window.output, window.kernel]);
-        volume(&[*images, *channels].into_iter().chain(sizes).collect::<Vec<_>>())
+        let each = self.op.channels() as usize;
+        volume(&[*images, *channels, each].into_iter().chain(sizes).collect::<Vec<_>>())
     }
 
     fn units(&self) -> Units {
@@ -271,17 +370,17 @@ impl Family for Depthwise {
         };
         let load = self.load;
         let [_, rows, columns] = self.outputs();
-        let name = format!(
-            "depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {rows}x{columns} by {by} x{load})"
-        );
+        let stacked = if self.stacked == 1 { String::new() } else { format!(", {} stacked", self.stacked) };
+        let tile = format!("{rows}x{columns} by {by} x{load}{stacked}");
+        let name = format!("depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {tile})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        WORKGROUP * self.stacked
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         let Declared { images, channels, windows, x: at, weight: weight_at, epilogue } = self.declare(k);
         let by_channels = self.quads == QuadAxis::Channels;
         let x = Source::new(k, "x", self.dtype, self.load);
@@ -291,51 +390,83 @@ impl Family for Depthwise {
         let y = Outputs::new(k, self.output, 4, self.epilogue.as_deref().zip(epilogue), columns_of_rows);
 
         let place = self.place(k, channels, &windows);
-        k.when(place.image.lt(images), || {
+        let is_inside = place.image.lt(images);
+        // The last stack may reach beyond the image.
+        let is_inside = if self.stacked == 1 { is_inside } else { is_inside & place.row.lt(windows[0].output) };
+        k.when(is_inside, || {
             let [down, along] = self.stride;
             let [height, width] = self.kernel;
             let [rows, fours] = self.tile;
             let zero = k.u32(0);
-            let padding = match self.op {
-                DepthwiseOp::Convolution => k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0),
-                DepthwiseOp::Max => lowest(k, self.dtype),
+            let (initial, padding) = match self.op {
+                DepthwiseOp::Convolution | DepthwiseOp::Groups(_) => {
+                    (k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0), Padding::Zero)
+                }
+                // An element beside the padding changes no maximum: padding is shorter than a window, so each window
+                // that reaches into it holds that element.
+                DepthwiseOp::Max if by_channels => (lowest(k, self.dtype), Padding::Nearest),
+                DepthwiseOp::Max => (lowest(k, self.dtype), Padding::Number(lowest(k, self.dtype))),
+            };
+            let is_grouped = self.op.channels() > 1;
+            // An instruction finds the larger of two numbers, but not NaN. It may take subnormals of `f32` for 0, but
+            // no halves.
+            let may_skip_nan = self.op == DepthwiseOp::Max && self.dtype == DType::F16 && self.load > 1;
+            let any_nan = may_skip_nan.then(|| k.var(zero));
+            let first_channel = match self.op {
+                DepthwiseOp::Groups(channels) => place.channel / channels * channels,
+                _ => place.channel,
             };
             let input = Input {
                 x,
-                first: at.at(&[place.image, place.channel, zero, zero]),
+                first: at.at(&[place.image, first_channel, zero, zero]),
                 at,
                 row: place.row * down - windows[0].before,
                 column: place.column * along - windows[1].before,
                 lengths: [windows[0].input, windows[1].input],
                 quads: self.quads,
                 load: self.load,
-                padding: (!self.reads_nearest()).then_some(padding),
+                loads: if is_grouped { self.op.channels() / self.load } else { 1 },
+                padding,
+                any_nan: any_nan.as_ref(),
             };
             let loaded = RefCell::new(vec![None; (height * width) as usize]);
             let channel = place.channel;
-            let factors = weight.map(|(weight, at)| Factors { k, weight, at, channel, loaded });
+            let factors = weight.map(|(weight, at)| Factors { op: self.op, k, weight, at, channel, loaded });
             // The quads of channels, and the columns of a quad.
             let (quads, each) = if by_channels { (self.load / 4, 1) } else { (1, 4) };
-            let folded: Vec<_> = (0..rows * fours * quads).map(|_| k.var(padding.splat(4))).collect();
-            for row in 0..(rows - 1) * down + height {
-                let loaded = input.row(row, (fours * each - 1) * along + width);
-                let quad = |first: u32, quad: u32| match by_channels {
-                    true => loaded[first as usize][quad as usize],
-                    false => k.vector(&[0, 1, 2, 3].map(|e| loaded[(first + e * along) as usize][0])),
-                };
-                // The outputs that this row of inputs belongs to, and the row of the kernel that it meets there.
-                let met = (0..rows).filter_map(|r| Some((r, row.checked_sub(r * down).filter(|&tap| tap < height)?)));
-                for (r, tap) in met.flat_map(|(r, row)| (0..width).map(move |column| (r, row * width + column))) {
-                    let factors = factors.as_ref().map(|factors| factors.of_tap(tap));
-                    for (c, q) in (0..fours).flat_map(|c| (0..quads).map(move |q| (c, q))) {
-                        let folded = &folded[((r * fours + c) * quads + q) as usize];
-                        let element = quad(c * each * along + tap % width, q);
-                        folded.set(match factors.as_ref().map(|factors| factors[q as usize]) {
-                            None => folded.get().max(element),
-                            Some(factor) if element.ty().is_float() => element.fma(factor, folded.get()),
-                            Some(factor) => folded.get() + element * factor,
-                        });
+            let folded: Vec<_> = (0..rows * fours * quads).map(|_| k.var(initial.splat(4))).collect();
+            let fold = |larger: fn(Value<'k>, Value<'k>) -> Value<'k>| {
+                for row in 0..(rows - 1) * down + height {
+                    let loaded = input.row(row, (fours * each - 1) * along + width);
+                    let elements = |first: u32| match by_channels {
+                        true => loaded[first as usize].clone(),
+                        false => vec![k.vector(&[0, 1, 2, 3].map(|e| loaded[(first + e * along) as usize][0]))],
+                    };
+                    // The outputs that this row of inputs belongs to, and the row of the kernel that it meets there.
+                    let met =
+                        (0..rows).filter_map(|r| Some((r, row.checked_sub(r * down).filter(|&tap| tap < height)?)));
+                    for (r, tap) in met.flat_map(|(r, row)| (0..width).map(move |column| (r, row * width + column))) {
+                        let factors = factors.as_ref().map(|all| (all, all.of_tap(tap)));
+                        for (c, q) in (0..fours).flat_map(|c| (0..quads).map(move |q| (c, q))) {
+                            let folded = &folded[((r * fours + c) * quads + q) as usize];
+                            let (elements, q) = (elements(c * each * along + tap % width), q as usize);
+                            folded.set(match &factors {
+                                None => larger(folded.get(), elements[q]),
+                                Some((all, of_tap)) if is_grouped => all.add(folded.get(), &elements, of_tap),
+                                Some((all, of_tap)) => all.add(folded.get(), &elements[q..=q], &of_tap[q..=q]),
+                            });
+                        }
                     }
+                }
+            };
+            match &any_nan {
+                None => fold(|a, b| a.max(b)),
+                Some(any_nan) => {
+                    fold(|a, b| a.larger(b));
+                    k.when((any_nan.get() & NAN_BITS).ne(0), || {
+                        folded.iter().for_each(|folded| folded.set(initial.splat(4)));
+                        fold(|a, b| a.max(b));
+                    });
                 }
             }
             for (i, results) in (0..).zip(folded.chunks(quads as usize)) {
@@ -358,6 +489,7 @@ impl Family for Depthwise {
             kernel: [kernel; 2],
             stride: [stride; 2],
             tile,
+            stacked: if quads == QuadAxis::Channels { 4 } else { 1 },
             epilogue: None,
         };
         let samples = [
@@ -367,7 +499,9 @@ impl Family for Depthwise {
             sample(DType::I32, QuadAxis::Columns(0), 1, 3, 2, [1, 1]),
         ];
         let finished = samples[0].with_epilogue(epilogue::sample());
-        let max = [0, 2].map(|i: usize| Depthwise { op: DepthwiseOp::Max, ..samples[i].clone() });
-        samples.into_iter().chain([finished]).chain(max).collect()
+        let max = [0, 1, 2].map(|i: usize| Depthwise { op: DepthwiseOp::Max, ..samples[i].clone() });
+        let (op, dtype) = (DepthwiseOp::Groups(8), DType::F16);
+        let groups = Depthwise { op, dtype, output: dtype, tile: [1, 4], ..samples[0].clone() };
+        samples.into_iter().chain([finished, groups]).chain(max).collect()
     }
 }

@@ -110,6 +110,18 @@ impl<'k> Elements<'k> {
         }
     }
 
+    /// Loads the element at `even + offset`. `even` is an even number, so that several loads with the same offset find
+    /// their halves of words at once.
+    pub fn load_behind(self, even: Value<'k>, offset: Value<'k>) -> Value<'k> {
+        match Packing::of(self.dtype) {
+            Packing::Two => {
+                let word = self.array.load((even >> 1) + (offset >> 1));
+                unpack_halves(self.dtype, word >> ((offset & 1) << 4))[0]
+            }
+            _ => self.load(even + offset),
+        }
+    }
+
     /// Declares a buffer of indexes of any integer dtype. The device need not compute in that dtype, as indexes are
     /// read as words.
     pub fn indexes(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
@@ -223,11 +235,20 @@ impl<'k> Quads<'k> {
 
     /// Loads the elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
-        let word = self.array.load(quad);
+        self.unpack(k, self.load_packed(quad))
+    }
+
+    /// Loads the elements from `4 * quad` on as they are, to be unpacked later.
+    pub fn load_packed(self, quad: Value<'k>) -> Value<'k> {
+        self.array.load(quad)
+    }
+
+    /// Returns the elements of a quad that has been loaded.
+    pub fn unpack(self, k: &'k KernelBuilder, packed: Value<'k>) -> Value<'k> {
         match Packing::of(self.dtype) {
-            Packing::Four => k.vector(&unpack_word(self.dtype, word)),
-            Packing::Two => k.vector(&[0, 1].map(|lane| unpack_word(self.dtype, word.lane(lane))).concat()),
-            Packing::None => word,
+            Packing::Four => k.vector(&unpack_word(self.dtype, packed)),
+            Packing::Two => k.vector(&[0, 1].map(|lane| unpack_word(self.dtype, packed.lane(lane))).concat()),
+            Packing::None => packed,
         }
     }
 
@@ -273,9 +294,13 @@ impl<'k> Octets<'k> {
         Octets { array: k.buffer(name, Type::vec4(Scalar::U32), Access::Read), dtype }
     }
 
-    /// Loads the elements from `8 * octet` on, widened to the type they are computed in, as two vectors.
-    pub fn load(self, k: &'k KernelBuilder, octet: Value<'k>) -> [Value<'k>; 2] {
-        let words = self.array.load(octet);
+    /// Loads the elements from `8 * octet` on as they are, to be unpacked later.
+    pub fn load_packed(self, octet: Value<'k>) -> Value<'k> {
+        self.array.load(octet)
+    }
+
+    /// Returns the elements of an octet that has been loaded, widened to the type they are computed in, as two vectors.
+    pub fn unpack(self, k: &'k KernelBuilder, words: Value<'k>) -> [Value<'k>; 2] {
         let quad =
             |first| k.vector(&[first, first + 1].map(|word| unpack_halves(self.dtype, words.lane(word))).concat());
         [quad(0), quad(2)]

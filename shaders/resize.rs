@@ -4,9 +4,9 @@
 use super::Family;
 use super::elements::{Elements, Quads, take_apart};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
-use super::parameters::{Bits, Each, Float, Form, Lengths, Size, View, parameters, times};
+use super::parameters::{Bits, Each, Float, Form, Lengths, Signed, Size, View, parameters, times};
 use crate::base::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Value};
+use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -31,6 +31,8 @@ pub(crate) struct Resize {
     /// The same along the axis before, if `steps` are known and that axis of the output is a multiple of four, too. An
     /// invocation then computes four such quads, one below the other.
     pub row_steps: Option<[u32; 3]>,
+    /// Whether all rows of inputs begin at even places. It matters for dtypes of two bytes.
+    pub even_rows: bool,
 }
 
 parameters! {
@@ -44,13 +46,25 @@ parameters! {
     /// The lengths of the output's axes.
     lengths: Lengths = Lengths(config.rank),
     x: View = View(config.rank),
-    /// A line per resized axis.
-    lines: Each<LineForm> = times(config.resized),
+    /// A line per resized axis, except for those of `shared`.
+    lines: Each<LineForm> = times(config.resized - config.shared()),
+    /// The last axes, along which each four outputs share inputs in the same way.
+    shared: Each<SharedLineForm> = config.shared_lines(),
     /// The coefficient of a cubic interpolation.
     a: Option<Float> = (config.interpolation == Interpolation::Cubic).then_some(Float(config.dtype)),
 }
 
 impl Resize {
+    /// Returns the number of last axes along which each four outputs share inputs in the same way.
+    pub fn shared(&self) -> usize {
+        usize::from(self.steps.is_some()) + usize::from(self.row_steps.is_some())
+    }
+
+    fn shared_lines(&self) -> Each<SharedLineForm> {
+        let fractions = if self.interpolation == Interpolation::Nearest { 0 } else { 4 };
+        (0..self.shared()).map(|_| SharedLineForm { fractions, dtype: self.dtype }).collect()
+    }
+
     /// Returns the type in which weights are computed.
     fn weight_scalar(&self) -> Scalar {
         match (self.interpolation, self.dtype) {
@@ -111,28 +125,58 @@ impl<'k> Line<'k> {
         (first..).zip(weights).map(tap).collect()
     }
 
-    /// Returns what the four outputs from `4 quad` on share.
+    /// Returns the offset of the input at a place, or of the nearest one if the place is outside.
+    fn offset(&self, place: Value<'k>, stride: Value<'k>) -> Value<'k> {
+        nearest_inside(place, self.length) * stride
+    }
+}
+
+/// Returns the place, or the nearest one on an axis of this length.
+fn nearest_inside<'k>(place: Value<'k>, length: Value<'k>) -> Value<'k> {
+    place.max(0).convert(Scalar::U32).min(length - 1)
+}
+
+/// The form of a line whose outputs go on by a whole number of inputs from quad to quad.
+pub(crate) struct SharedLineForm {
+    /// The number of fractions, if any. The nearest element needs none.
+    fractions: usize,
+    dtype: DType,
+}
+
+parameters! {
+    config: SharedLineForm;
+    host: SharedLineParameters;
+    device: SharedLine;
+    /// The place of the first output, rounded down.
+    first: Signed,
+    /// How many inputs a quad is behind the one before it.
+    step: Size,
+    /// What is left of the places of a quad's outputs.
+    fractions: Each<Float> = (0..config.fractions).map(|_| Float(config.dtype)).collect(),
+    /// The length of the input's axis.
+    length: Size,
+}
+
+impl<'k> SharedLine<'k> {
+    /// Returns what the outputs of a quad share. `steps` tells how many inputs the second, third and fourth of them are
+    /// behind the first one.
     fn sharing(
         &self,
         config: &Resize,
         a: Option<Value<'k>>,
         stride: Value<'k>,
         quad: Value<'k>,
-        steps: [u32; 3],
+        [second, third, fourth]: [u32; 3],
     ) -> Sharing<'k> {
-        let places = quad.kernel().vector(&[0, 1, 2, 3].map(|lane| quad * 4 + lane));
-        let [whole, t] = self.place(places, config.weight_scalar());
-        let (first, weights) = config.weights(a, t);
-        let [second, third, fourth] = steps;
-        let offset = |n: u32| self.offset(whole.lane(0) + (first + n as i32), stride);
+        let (first, weights) = match self.fractions[..] {
+            [] => (0, Vec::new()),
+            _ => config.weights(a, quad.kernel().vector(&self.fractions)),
+        };
+        let whole = self.first + (quad * self.step).bitcast(Type::I32) + first;
+        let offset = |n: u32| nearest_inside(whole + n as i32, self.length) * stride;
         let offsets = (0..fourth + config.interpolation.taps()).map(offset).collect();
         let steps = [0, second, third, fourth].map(|step| step as usize).into();
         Sharing { offsets, steps, weights: weights.into_iter().flatten().map(Value::opaque).collect() }
-    }
-
-    /// Returns the offset of the input at a place, or of the nearest one if the place is outside.
-    fn offset(&self, place: Value<'k>, stride: Value<'k>) -> Value<'k> {
-        place.max(0).convert(Scalar::U32).min(self.length - 1) * stride
     }
 }
 
@@ -168,7 +212,8 @@ impl Family for Resize {
             steps.map_or_else(String::new, |[b, c, d]| format!(", {name} 0-{b}-{c}-{d}"))
         };
         let (steps, rows) = (named("steps", self.steps), named("rows", self.row_steps));
-        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows})").to_lowercase()
+        let even = if self.even_rows { ", even" } else { "" };
+        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows}{even})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -176,7 +221,7 @@ impl Family for Resize {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { count, planes, lengths, x: x_at, lines, a } = self.declare(k);
+        let Declared { count, planes, lengths, x: x_at, lines, shared, a } = self.declare(k);
         let nearest = self.interpolation == Interpolation::Nearest;
         let x = if nearest { Elements::moved(k, "x", self.dtype) } else { Elements::input(k, "x", self.dtype) };
         let y = Quads::output(k, "y", if nearest { self.dtype.moved() } else { self.dtype });
@@ -219,14 +264,14 @@ impl Family for Resize {
                     store(line * rows_of_invocation * *width + *quad, x_at.at(&[plane]));
                 });
             };
-            let (Some(steps), [outer_lines @ .., along]) = (self.steps, &lines[..]) else {
+            let (Some(steps), [.., along]) = (self.steps, &shared[..]) else {
                 let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
                 let taps = taps_at(&[outer_places, &[columns]].concat());
                 return each_plane(&|quad, first| store(quad, first, &taps));
             };
             let columns = along.sharing(self, a, x_at.stride(1), *quad, steps);
-            let (rows, places) = match (self.row_steps, outer_lines, outer_places) {
-                (Some(steps), [.., down], [places @ .., row]) => {
+            let (rows, places) = match (self.row_steps, &shared[..], outer_places) {
+                (Some(steps), [down, _], [places @ .., row]) => {
                     (down.sharing(self, a, x_at.stride(2), *row, steps), places)
                 }
                 _ => (Sharing::alone(k), outer_places),
@@ -244,7 +289,10 @@ impl Family for Resize {
                 });
             }
             let line = |first: Value<'k>| {
-                let inputs = columns.offsets.iter().map(|&at| combined(k, x, first + at, None, &taps));
+                let inputs = columns.offsets.iter().map(|&at| match &taps[..] {
+                    [] if self.even_rows => x.load_behind(first, at),
+                    taps => combined(k, x, first + at, None, taps),
+                });
                 let inputs: Vec<_> = inputs.collect();
                 let four = |n| columns.steps.iter().map(|step| inputs[step + n]).collect::<Vec<_>>();
                 columns.sum(|weight| weight, |n| k.vector(&four(n)))
@@ -267,6 +315,7 @@ impl Family for Resize {
             by_planes: false,
             steps: None,
             row_steps: None,
+            even_rows: false,
         };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
@@ -278,7 +327,9 @@ impl Family for Resize {
         let by_planes: Vec<_> = samples.iter().map(|sample| Resize { by_planes: true, ..sample.clone() }).collect();
         let by_two = by_planes.iter().map(|sample| Resize { steps: Some([1, 1, 2]), ..sample.clone() });
         let by_two: Vec<_> = by_two.collect();
-        samples.extend(by_two.iter().map(|sample| Resize { row_steps: Some([0, 1, 1]), ..sample.clone() }));
+        let by_rows = by_two.iter().map(|sample| Resize { row_steps: Some([0, 1, 1]), ..sample.clone() });
+        samples
+            .extend(by_rows.flat_map(|sample| [true, false].map(|even_rows| Resize { even_rows, ..sample.clone() })));
         samples.extend(by_two);
         samples.extend(by_planes);
         samples

@@ -342,12 +342,17 @@ impl Convolution {
         }
         // The bias is added before the sum is rounded.
         let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
-        let is_depthwise = !self.transposed && [sizes.input_channels, sizes.output_channels] == [1; 2];
+        let channels = [sizes.input_channels, sizes.output_channels];
+        let is_depthwise = !self.transposed && channels == [1; 2];
+        let of_few = !self.transposed && sizes.groups > 1 && [[4; 2], [8; 2]].contains(&channels);
         let slide = Slide { windows: &sizes.windows, outputs: &sizes.outputs, op };
         let y = match (is_depthwise, self.transposed) {
             (true, _) => slide.convolve(x, weight, unrounded)?,
             (_, true) => self.without_overlaps(x, weight, sizes, unrounded)?,
-            _ => self.as_product(x, weight, sizes, unrounded)?,
+            _ => match of_few.then(|| slide.convolve_groups(x, weight, channels[0], unrounded)).transpose()? {
+                Some(Some(y)) => Some(y),
+                _ => self.as_product(x, weight, sizes, unrounded)?,
+            },
         };
         if let Some(y) = y {
             let bias = bias.map(|bias| bias.to_dtype(unrounded)).transpose()?;

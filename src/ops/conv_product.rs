@@ -221,7 +221,7 @@ impl Sizes {
     }
 }
 
-fn fewest_of_groups(device: &Device) -> usize {
+pub(super) fn fewest_of_groups(device: &Device) -> usize {
     if is_of_lanes(device) { FEWEST_OF_LANES } else { FEWEST_OF_GROUPS }
 }
 

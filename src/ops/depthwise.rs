@@ -1,18 +1,23 @@
-//! Depthwise convolutions and max pooling of images: what slides over each channel apart.
+//! Depthwise convolutions, those of groups of few channels, and max pooling of images: what slides over few
+//! channels at a time.
 
-use super::channel_order::{channels_first, is_channels_last};
+use super::channel_order::{channels_first, in_channels_last, is_channels_last};
+use super::conv_product::fewest_of_groups;
 use super::window::Window;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::shape::Shape;
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::kernels::depthwise::{Depthwise, DepthwiseOp, Parameters, QuadAxis, WORKGROUP};
+use crate::kernels::parameters::Strided;
 use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 use crate::tuning;
 
 /// The code of a kernel has all its taps, and the inputs of several outputs. So both are few.
 const MOST_TAPS: usize = 49;
+/// The same of an output's factors, in groups of channels.
+const MOST_FACTORS: usize = 72;
 const LONGEST_STRIDE: usize = 3;
 
 /// With fewer invocations than this for each compute unit, an invocation computes fewer outputs.
@@ -37,23 +42,54 @@ impl Slide<'_> {
             && weight.strides()[1].unsigned_abs().is_multiple_of(load)
             && weight.layout().offset.is_multiple_of(load);
         let weight = if quads == QuadAxis::Channels && !side_by_side { weight.t()?.copied()?.t()? } else { weight };
-        self.launch(x, Some(&weight), (quads, load), output).map(Some)
+        self.launch(DepthwiseOp::Convolution, x, Some((&weight, weight.layout().into())), (quads, load), output)
+            .map(Some)
+    }
+
+    /// The same of groups of this many channels, which lead to as many outputs. They come last in the result.
+    pub fn convolve_groups(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        channels: usize,
+        output: DType,
+    ) -> Result<Option<Tensor>> {
+        // Another order of the channels takes copies.
+        let places = self.outputs.iter().copied().fold(x.dims()[0], usize::saturating_mul);
+        let products = places.saturating_mul(weight.elem_count());
+        let pays = is_channels_last(x) || products >= fewest_of_groups(x.device());
+        if !(pays && self.are_small(channels, MOST_FACTORS)) || x.dtype().size_in_bytes() > 4 {
+            return Ok(None);
+        }
+        let x = in_channels_last(x)?;
+        let Some(by @ (QuadAxis::Channels, _)) = self.quads(&x, false) else { return Ok(None) };
+        let taps = weight.elem_count() / (channels * x.dims()[1]);
+        // A channel's factors for four outputs are read together.
+        let weight = weight.reshape((x.dims()[1] / 4, 4, channels, taps))?.permute(&[0, 3, 2, 1][..])?.copied()?;
+        let strides = Dims::from_slice(&[(taps * channels) as isize, 4]);
+        let at = Strided { offset: weight.layout().offset, strides };
+        self.launch(DepthwiseOp::Groups(channels as u32), &x, Some((&weight, at)), by, output).map(Some)
     }
 
     /// Returns the largest element of each window, in the order in memory that `x` has. `None` if another kernel suits
     /// it better.
     pub fn max(&self, x: &Tensor) -> Result<Option<Tensor>> {
         let Some(by) = self.quads(x, true) else { return Ok(None) };
-        self.launch(x, None, by, x.dtype()).map(Some)
+        self.launch(DepthwiseOp::Max, x, None, by, x.dtype()).map(Some)
+    }
+
+    /// Whether a kernel can have all taps of the windows: `most`, times this many factors each.
+    fn are_small(&self, factors: usize, most: usize) -> bool {
+        let is_short = |axis: &Window| axis.stride <= LONGEST_STRIDE && (axis.dilation == 1 || axis.kernel == 1);
+        let taps = self.windows.iter().fold(factors, |taps, axis| taps.saturating_mul(axis.kernel));
+        self.windows.len() == 2 && taps <= most && self.windows.iter().all(is_short)
     }
 
     /// Returns the axis along which four outputs lie side by side, if there is one and the windows suit the kernel. The
     /// second part is the number of inputs that can be loaded at once.
     fn quads(&self, x: &Tensor, is_maximum: bool) -> Option<(QuadAxis, usize)> {
-        let ([height, width], &[_, columns]) = (self.windows, self.outputs) else { return None };
-        let is_short = |axis: &Window| axis.stride <= LONGEST_STRIDE && (axis.dilation == 1 || axis.kernel == 1);
-        let is_small = height.kernel.saturating_mul(width.kernel) <= MOST_TAPS && is_short(height) && is_short(width);
-        if !is_small || x.dtype().size_in_bytes() > 4 || x.elem_count() == 0 {
+        let ([_, width], &[_, columns]) = (self.windows, self.outputs) else { return None };
+        if !self.are_small(1, MOST_TAPS) || x.dtype().size_in_bytes() > 4 || x.elem_count() == 0 {
             return None;
         }
         // A maximum takes no time beside loads. Sums of products would take too many registers for each load.
@@ -74,8 +110,9 @@ impl Slide<'_> {
 
     fn launch(
         &self,
+        op: DepthwiseOp,
         x: &Tensor,
-        weight: Option<&Tensor>,
+        weight: Option<(&Tensor, Strided)>,
         (quads, load): (QuadAxis, usize),
         output: DType,
     ) -> Result<Tensor> {
@@ -83,7 +120,7 @@ impl Slide<'_> {
         let [images, channels, rows, columns] = lengths;
         let both = |size: fn(&Window) -> usize| [0, 1].map(|axis| size(&self.windows[axis]) as u32);
         let kernel = Depthwise {
-            op: if weight.is_some() { DepthwiseOp::Convolution } else { DepthwiseOp::Max },
+            op,
             dtype: x.dtype(),
             output,
             quads,
@@ -91,19 +128,20 @@ impl Slide<'_> {
             kernel: both(|window| window.kernel),
             stride: both(|window| window.stride),
             tile: [1; 2],
+            stacked: 1,
             epilogue: None,
         };
-        let kernel = Depthwise { tile: tile(x.device(), &kernel, lengths), ..kernel };
+        let kernel = tiled(x.device(), kernel, lengths);
         let parameters = Parameters {
             images,
             channels,
             windows: self.windows.iter().zip(self.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             x: x.layout().into(),
-            weight: weight.map(|weight| weight.layout().into()),
+            weight: weight.as_ref().map(|(_, at)| at.clone()),
             epilogue: None,
         };
-        let groups = kernel.invocations(lengths).div_ceil(WORKGROUP as usize);
-        let buffers = [Some(x), weight].into_iter().flatten().map(|x| x.buffer().cloned());
+        let groups = kernel.groups(lengths);
+        let buffers = [Some(x), weight.map(|(weight, _)| weight)].into_iter().flatten().map(|x| x.buffer().cloned());
         let inputs = buffers.collect::<Result<_>>()?;
         let shape: Shape = match quads {
             QuadAxis::Channels => [images, rows, columns, channels].into(),
@@ -116,19 +154,35 @@ impl Slide<'_> {
     }
 }
 
-/// Returns the rows and columns of outputs that an invocation computes: many, if others keep the device busy.
-fn tile(device: &Device, kernel: &Depthwise, lengths: [usize; 4]) -> [u32; 2] {
+/// Returns the kernel with the rows and columns of outputs that an invocation computes, and the number of tiles in a
+/// stack: many outputs, if others keep the device busy.
+fn tiled(device: &Device, kernel: Depthwise, lengths: [usize; 4]) -> Depthwise {
+    let (is_gpu, by_channels) = (device.tuning().loads.several, kernel.quads == QuadAxis::Channels);
+    let is_narrow = kernel.dtype.size_in_bytes() < 4;
     // Windows that step over elements share few of them, and a maximum takes no time.
     if kernel.op == DepthwiseOp::Max && kernel.stride.iter().all(|&stride| stride > 1) {
-        let octets_of_columns = kernel.load == 8 && kernel.quads != QuadAxis::Channels;
-        return if kernel.dtype.size_in_bytes() == 4 || octets_of_columns { [1, 1] } else { [2, 1] };
+        let (rows, stacked) = match (is_narrow, by_channels) {
+            (true, true) if is_gpu => (4, 1),
+            (true, _) => (2, 1),
+            (false, true) if is_gpu => (1, 2),
+            (false, _) => (1, 1),
+        };
+        return Depthwise { tile: [rows, 1], stacked, ..kernel };
     }
-    let [most, fewest] = match kernel.quads {
-        QuadAxis::Channels if kernel.dtype.size_in_bytes() == 4 => [[1, 4], [1, 2]],
-        QuadAxis::Channels => [[3, 4], [1, 2]],
-        QuadAxis::Columns(_) => [[4, 1], [1, 1]],
+    // The factors of many taps take registers, too.
+    let few_taps = kernel.kernel.iter().product::<u32>() <= 9;
+    let (most, stacked) = match (by_channels, is_narrow) {
+        // More columns share the factors of a tap. Each row needs other ones.
+        _ if kernel.op == DepthwiseOp::Groups(4) && is_narrow => ([1, 8], 1),
+        _ if matches!(kernel.op, DepthwiseOp::Groups(_)) => ([1, 4], 1),
+        (true, true) if is_gpu => (if few_taps { [4, 4] } else { [3, 2] }, 2),
+        (true, false) if is_gpu => (if few_taps { [2, 4] } else { [2, 2] }, 2),
+        (true, true) => ([3, 4], 1),
+        (true, false) => ([1, 4], 1),
+        (false, _) => ([4, 1], 1),
     };
-    let needed = tuning::compute_units(device.info().compute_units) * BUSY;
-    let enough = Depthwise { tile: most, ..kernel.clone() }.invocations(lengths) >= needed;
-    if enough { most } else { fewest }
+    let needed = tuning::compute_units(device.info().compute_units) * BUSY / WORKGROUP as usize;
+    let busy = Depthwise { tile: most, stacked: 1, ..kernel.clone() }.groups(lengths) >= needed;
+    let fewest = if by_channels { [1, 2] } else { [1, 1] };
+    if busy { Depthwise { tile: most, stacked, ..kernel } } else { Depthwise { tile: fewest, stacked: 1, ..kernel } }
 }

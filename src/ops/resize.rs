@@ -1,5 +1,6 @@
 //! Tensors resized along their last axes.
 
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::number::gcd;
@@ -10,7 +11,7 @@ use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
 use crate::kernels::parameters::Strided;
-use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, WORKGROUP};
+use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, SharedLineParameters, WORKGROUP};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -308,7 +309,11 @@ impl Tensor {
             strides.push(0);
         }
         let rank = lengths.len() + lines.len();
-        let steps = lines.last().filter(|_| by_planes).and_then(|line| line.rounded(config.mode).steps());
+        // With more fractions of `f64`, the parameters would not fit every device.
+        let wide_fractions = self.dtype() == DType::F64 && interpolation != Interpolation::Nearest;
+        let is_wide_cubic = wide_fractions && interpolation == Interpolation::Cubic;
+        let shares = by_planes && !(wide_fractions && lines.len() > 2);
+        let steps = lines.last().filter(|_| shares).and_then(|line| line.rounded(config.mode).steps());
         let planes = if by_planes { lengths[0] } else { 1 };
         // A GPU needs many invocations.
         let busy = match self.device().tuning().loads.several {
@@ -316,13 +321,24 @@ impl Tensor {
             false => 1,
         };
         let row_steps = match (lines, &shape[..]) {
-            ([.., down, _], [.., rows, _]) if steps.is_some() && rows.is_multiple_of(4) && elements / 16 >= busy => {
+            ([.., down, _], [.., rows, _])
+                if steps.is_some() && rows.is_multiple_of(4) && elements / 16 >= busy && !is_wide_cubic =>
+            {
                 down.rounded(config.mode).shared_steps(interpolation.taps())
             }
             _ => None,
         };
         let resized = lines.len();
-        let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized, by_planes, steps, row_steps };
+        let even = |distance: usize| distance.is_multiple_of(2);
+        let even_rows = row_steps.is_some()
+            && lines.len() == 2
+            && interpolation != Interpolation::Nearest
+            && self.dtype().size_in_bytes() == 2
+            && even(self.layout().offset)
+            && self.strides().last().is_some_and(|&stride| stride >= 0)
+            && self.strides()[..self.rank() - 1].iter().all(|stride| even(stride.unsigned_abs()));
+        let kernel =
+            Resize { dtype: self.dtype(), interpolation, rank, resized, by_planes, steps, row_steps, even_rows };
         if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
@@ -333,21 +349,29 @@ impl Tensor {
             let own = (blocks * planes / busy).clamp(1, MOST_ELEMENTS / of_invocation).min(planes);
             lengths.extend_from_slice(&shape[kept..]);
             strides.extend_from_slice(&self.strides()[kept..]);
+            let too_long = |axis: usize| {
+                let [from, to] = [self.dims()[axis], shape[axis]];
+                let message =
+                    format!("axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits");
+                Error::InvalidArgument { op, message }
+            };
             let line = |(axis, line): (usize, &Line)| {
                 let [from, to] = [self.dims()[axis], shape[axis]];
-                line.rounded(config.mode).parameters(from, to).ok_or_else(|| {
-                    let message = format!(
-                        "axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits"
-                    );
-                    Error::InvalidArgument { op, message }
-                })
+                line.rounded(config.mode).parameters(from, to).ok_or_else(|| too_long(axis))
             };
+            let shared = |(axis, line): (usize, &Line)| {
+                let fractions = if interpolation == Interpolation::Nearest { 0 } else { 4 };
+                let (from, line) = (self.dims()[axis], line.rounded(config.mode));
+                line.shared_parameters(from, fractions, self.dtype()).ok_or_else(|| too_long(axis))
+            };
+            let (alone, sharing) = lines.split_at(lines.len() - kernel.shared());
             let parameters = Parameters {
                 count: elements,
                 planes: by_planes.then_some(own),
                 lengths,
                 x: Strided { offset: self.layout().offset, strides },
-                lines: (kept..).zip(lines).map(line).collect::<Result<_>>()?,
+                lines: (kept..).zip(alone).map(line).collect::<Result<_>>()?,
+                shared: (kept + alone.len()..).zip(sharing).map(shared).collect::<Result<_>>()?,
                 a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
             };
             let buffers = [self.buffer()?, &output];
@@ -439,6 +463,20 @@ impl Line {
         let [ratio, begin] = [slope, start].map(|n| Word::new((n as f64 / unit as f64) as f32));
         let (slope, start) = (slope as u32, (start + margin * unit) as u32);
         fits.then_some(LineParameters { slope, start, unit: unit as usize, ratio, begin, length: from })
+    }
+
+    /// The same for a line of which [`steps`](Self::steps) are known. The kernel gets the fractions of this many
+    /// outputs.
+    fn shared_parameters(self, from: usize, fractions: i128, dtype: DType) -> Option<SharedLineParameters> {
+        let Line { slope, start, unit } = self;
+        let fraction = |i: i128| {
+            let fraction = (slope * i + start).rem_euclid(unit) as f64 / unit as f64;
+            if dtype == DType::F64 { Word::new(fraction) } else { Word::new(fraction as f32) }
+        };
+        let first = i32::try_from(start.div_euclid(unit)).ok()?;
+        let step = usize::try_from(4 * slope / unit).ok()?;
+        let fractions = (0..fractions).map(fraction).collect();
+        (from < 1 << 31).then_some(SharedLineParameters { first, step, fractions, length: from })
     }
 }
 

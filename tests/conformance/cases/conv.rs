@@ -84,7 +84,7 @@ fn problems(operation: &Operation, dtype: DType) -> impl Iterator<Item = (&'stat
         .filter(move |(name, _)| phases || !name.starts_with("phases"))
 }
 
-const PROBLEMS: [(&str, Problem); 37] = [
+const PROBLEMS: [(&str, Problem); 40] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -222,6 +222,19 @@ const PROBLEMS: [(&str, Problem); 37] = [
     (
         "grouped_windows_odd",
         Problem { groups: 3, input: 17, output: 25, length: [1, 22, 23], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
+    ),
+    ("grouped_eights", Problem { groups: 3, input: 8, output: 8, length: [2, 7, 11], slide: PADDED, ..PLAIN }),
+    ("grouped_fours", Problem { groups: 3, input: 4, length: [2, 7, 11], slide: PADDED, ..PLAIN }),
+    (
+        "grouped_fours_strided",
+        Problem {
+            groups: 5,
+            input: 4,
+            length: [1, 9, 15],
+            kernel: [1, 3, 2],
+            slide: Slide { stride: [1, 3, 2], padding: [(0, 0), (2, 1), (0, 1)], ..Slide::PLAIN },
+            ..PLAIN
+        },
     ),
     ("grouped_pointwise", Problem { groups: 3, kernel: [1; 3], input: 12, output: 20, ..PLAIN }),
     // Transposed, the phases have one or two taps along an axis, or none. They are large enough for products.
@@ -385,7 +398,7 @@ impl Operation {
 }
 
 /// Returns an image, or weights, with its channels last in memory.
-fn channels_last(x: &Tensor) -> Result<Tensor> {
+pub fn channels_last(x: &Tensor) -> Result<Tensor> {
     let last = x.permute([0, 2, 3, 1])?.contiguous()?;
     last.realize()?;
     last.permute([0, 3, 1, 2])
@@ -539,8 +552,16 @@ pub fn add(suite: &mut Suite) {
         });
     }
     // Elements that meet no window of an output do not count, even if they are infinite.
-    const PLAIN_ONES: [&str; 7] =
-        ["padded", "windows", "windows_odd", "fours", "pointwise", "grouped_windows_odd", "grouped_pointwise"];
+    const PLAIN_ONES: [&str; 8] = [
+        "padded",
+        "windows",
+        "windows_odd",
+        "fours",
+        "pointwise",
+        "grouped_windows_odd",
+        "grouped_fours",
+        "grouped_pointwise",
+    ];
     for (operation, names) in
         [(&OPERATIONS[1], &PLAIN_ONES[..]), (&OPERATIONS[4], &["phases", "phases_apart", "phases_without_overlaps"])]
     {

@@ -368,6 +368,10 @@ pub fn add(suite: &mut Suite) {
                     }
                     x.tensor = crate::compare::upload(&x.values, dtype, device)?;
                     operation.check(&problem, &x)?;
+                    if axes == 2 {
+                        x.tensor = super::conv::channels_last(&x.tensor)?;
+                        operation.check(&problem, &x)?;
+                    }
                 }
                 Ok(())
             });

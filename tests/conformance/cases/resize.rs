@@ -10,6 +10,7 @@ use crate::reference::resize::{Resized, Resizing, resize};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use marquetry::{CoordinateMode, DType, Device, NearestRounding, ResizeConfig, ResizeMode};
+use ndarray::{Axis, Slice};
 
 pub const TOLERANCES: Table = &[
     (
@@ -382,6 +383,15 @@ pub fn add(suite: &mut Suite) {
             for size in [[8, 12], [16, 24], [8, 24], [16, 12], [8, 8]] {
                 check_resize(&input, &size, resizing)?;
             }
+            // Rows that begin in the middle of a word of halves, and columns from the last one on.
+            let Sample { tensor, values } =
+                shaped("resize", &[9, 4, 9], Layout::Contiguous, dtype, domain(resizing), device)?;
+            let columns = values.slice_axis(Axis(2), Slice::from(..6)).to_owned();
+            check_resize(&Sample { tensor: tensor.narrow(2, 0, 6)?, values: columns }, &[8, 12], resizing)?;
+            let Sample { tensor, values } =
+                shaped("resize", &[9, 4, 10], Layout::Contiguous, dtype, domain(resizing), device)?;
+            let columns = values.slice_axis(Axis(2), Slice::new(0, Some(7), -1)).to_owned();
+            check_resize(&Sample { tensor: tensor.slice(2, 0..7, -1)?, values: columns }, &[8, 28], resizing)?;
             if resizing.mode == Resizing::CUBIC.mode {
                 return Ok(());
             }
@@ -394,6 +404,10 @@ pub fn add(suite: &mut Suite) {
             check_resize(&input, &[3, 8, 12], resizing)
         });
     }
+    suite.add("resize_linear", "f64::three_axes", |device| {
+        let input = shaped("resize", &[2, 2, 3, 4], Layout::Contiguous, DType::F64, Domain::Normal, device)?;
+        check_resize(&input, &[4, 6, 8], Resizing::LINEAR)
+    });
     suite.add("upsample_nearest1d", "u8::names", |device| {
         let input = shaped("resize", &[3, 5], Layout::Contiguous, DType::U8, Domain::Special, device)?;
         let (values, _) = resize(&input.values, &[Resized::to(5, 11)], Resizing::NEAREST);
