@@ -8,8 +8,9 @@
 //! cargo bench -- --sweep                         products and convolutions of many sizes; names cliffs
 //! ```
 //!
-//! A table of each device goes to the standard output and, with a JSON file, to `target/bench`. `measure.rs` says how
-//! times are taken, `compare.rs` what is compared. On a software device only the ratios mean anything.
+//! A table of each device goes to the standard output. After each pass, it goes to `target/bench`, with a JSON file.
+//! `measure.rs` says how times are taken, `compare.rs` what is compared. On a software device only the ratios mean
+//! anything.
 
 mod case;
 mod ceilings;
@@ -108,15 +109,19 @@ fn run(args: &Args) -> Result<()> {
     let folder = |folder: &Path| if args.sweep { folder.join("sizes") } else { folder.into() };
     let (mut failures, mut compared, mut missing) = (Vec::new(), 0, Vec::new());
     for device in devices(args)? {
-        let (report, wrong) = run::run(&device, &settings)?;
+        // A run that is stopped leaves the passes that it has made.
+        let keep = |report: &Report| {
+            let path = report.write(&folder(&args.output))?;
+            std::fs::write(path.with_extension("md"), report.to_markdown())?;
+            eprintln!("pass {} of {}: {}, and .md", report.repeats, settings.repeats, path.display());
+            Ok(())
+        };
+        let (report, wrong) = run::run(&device, &settings, &keep)?;
         failures.extend(wrong);
         if report.rows.is_empty() {
             continue;
         }
         println!("{}", report.to_markdown());
-        let path = report.write(&folder(&args.output))?;
-        std::fs::write(path.with_extension("md"), report.to_markdown())?;
-        eprintln!("written: {}, and .md", path.display());
         if args.save {
             eprintln!("written: {}", report.write(&folder(Path::new(COMMITTED)))?.display());
         }

@@ -29,8 +29,12 @@ struct Series {
     repeats: Vec<(Measurement, Option<(f64, &'static str)>)>,
 }
 
-/// Returns the report, and the cases that failed.
-pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)> {
+/// Returns the report, and the cases that failed. `keep` gets the report of the passes so far after each of them.
+pub fn run(
+    device: &Device,
+    settings: &Settings,
+    keep: &dyn Fn(&Report) -> Result<()>,
+) -> Result<(Report, Vec<String>)> {
     let backend = device.info().backend;
     let chosen = |case: &Case| {
         let path = format!("{backend}/{}", case.name);
@@ -40,7 +44,7 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
     let cases = all.into_iter().filter(chosen);
     let mut series: Vec<Series> = cases.map(|case| Series { case, repeats: Vec::new() }).collect();
     if series.is_empty() {
-        return Ok((report(device, settings, &[], &series), Vec::new()));
+        return Ok((report(device, &[], &series), Vec::new()));
     }
     let mut failures = Vec::new();
     let sizes = Sizes::of(device);
@@ -60,10 +64,10 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
             }
             progress.inc(1);
         }
+        progress.suspend(|| keep(&report(device, &all_ceilings, &series)))?;
     }
     progress.finish_and_clear();
-    series.retain(|series| !series.repeats.is_empty());
-    Ok((report(device, settings, &all_ceilings, &series), failures))
+    Ok((report(device, &all_ceilings, &series), failures))
 }
 
 /// Measures a case. The result is checked the first time.
@@ -116,7 +120,8 @@ fn row(device: &Device, series: &Series) -> Row {
     }
 }
 
-fn report(device: &Device, settings: &Settings, ceilings: &[Ceilings], series: &[Series]) -> Report {
+/// Returns the report of as many passes as there are ceilings.
+fn report(device: &Device, ceilings: &[Ceilings], series: &[Series]) -> Report {
     let info = device.info();
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let command = if arguments.is_empty() { String::new() } else { format!(" -- {}", arguments.join(" ")) };
@@ -128,9 +133,9 @@ fn report(device: &Device, settings: &Settings, ceilings: &[Ceilings], series: &
         date: jiff::Timestamp::now().strftime("%FT%TZ").to_string(),
         commit: commit(),
         command: format!("cargo bench{command}"),
-        repeats: settings.repeats,
+        repeats: ceilings.len(),
         ceilings: medians(ceilings.iter().map(|ceilings| ceilings.figures(device)).collect()),
-        rows: series.iter().map(|series| row(device, series)).collect(),
+        rows: series.iter().filter(|series| !series.repeats.is_empty()).map(|series| row(device, series)).collect(),
     }
 }
 
