@@ -211,8 +211,8 @@ impl KernelBuilder {
         result
     }
 
-    /// Whether drivers may combine `value`, a sum or a product, neither with what it is made of nor with what is computed
-    /// now.
+    /// Whether drivers may combine `value`, a sum or a product, neither with what it is made of nor with what is
+    /// computed now.
     pub(super) fn is_as_written(&self, value: Value<'_>) -> bool {
         let state = self.state.borrow();
         state.as_written && state.rounded.contains(&value.id)

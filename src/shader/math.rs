@@ -148,8 +148,8 @@ impl<'k> Value<'k> {
 
     /// The same number, but no compiler can combine it with other sums and products. Drivers add up the parts of a
     /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`. This costs
-    /// nothing if drivers are told so ([`KernelBuilder::as_written`]), of the number and of what follows: an H200's turns
-    /// `(x + c) - c` into `x` if it is told of the sum alone.
+    /// nothing if drivers are told so ([`KernelBuilder::as_written`]), of the number and of what follows: an H200's
+    /// turns `(x + c) - c` into `x` if it is told of the sum alone.
     pub(crate) fn apart(self) -> Value<'k> {
         if self.kernel.is_as_written(self) { self } else { self.opaque() }
     }

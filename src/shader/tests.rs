@@ -432,7 +432,7 @@ fn sums_are_only_hidden_from_compilers_that_cannot_be_told() {
         let module = rspirv::dr::load_words(k.finish().unwrap().spirv().unwrap());
         module.unwrap().all_inst_iter().filter(|instruction| instruction.class.opcode == Op::IAdd).count()
     };
-    // What is loaded, or computed before drivers were told, has to be hidden everywhere. Then there are the four sums of
-    // `two_sum`, and one more.
+    // What is loaded, or computed before drivers were told, has to be hidden everywhere. Then there are the four sums
+    // of `two_sum`, and one more.
     assert_eq!([Target::VULKAN, Target::WEBGPU].map(additions), [2, 7]);
 }
