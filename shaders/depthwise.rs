@@ -383,6 +383,11 @@ impl Family for Depthwise {
     fn write<'k>(&self, k: &'k KernelBuilder) {
         let Declared { images, channels, windows, x: at, weight: weight_at, epilogue } = self.declare(k);
         let by_channels = self.quads == QuadAxis::Channels;
+        // Otherwise Intel's compiler spills hundreds of registers.
+        k.narrow_subgroups();
+        if self.tile.iter().product::<u32>() >= 6 || self.op.channels() > 1 {
+            k.large_registers();
+        }
         let x = Source::new(k, "x", self.dtype, self.load);
         let weight =
             weight_at.map(|at| (Source::new(k, "weight", self.dtype, if by_channels { self.load } else { 1 }), at));
