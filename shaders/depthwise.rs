@@ -1,5 +1,5 @@
-//! Depthwise convolutions, in which each channel has a kernel of its own, those of groups of few channels, and max
-//! pooling. Memory limits them, so each invocation computes several neighbouring outputs from registers, and loads each
+//! Depthwise convolutions (each channel has a kernel of its own), convolutions of groups of 4 or 8 channels, and max
+//! pooling. Memory limits them. So each invocation computes several neighbouring outputs from registers, and loads each
 //! input once for all of them.
 
 use super::elements::{Elements, Octets, Quads, Strides, lowest, take_apart};

@@ -46,7 +46,7 @@ parameters! {
     /// The lengths of the output's axes.
     lengths: Lengths = Lengths(config.rank),
     x: View = View(config.rank),
-    /// A line per resized axis, except for those of `shared`.
+    /// A line for each resized axis that is not in `shared`.
     lines: Each<LineForm> = times(config.resized - config.shared()),
     /// The last axes, along which each four outputs share inputs in the same way.
     shared: Each<SharedLineForm> = config.shared_lines(),
@@ -60,9 +60,21 @@ impl Resize {
         usize::from(self.steps.is_some()) + usize::from(self.row_steps.is_some())
     }
 
+    /// Returns the number of fractions of such an axis.
+    pub fn fractions(&self) -> usize {
+        if self.interpolation == Interpolation::Nearest { 0 } else { 4 }
+    }
+
+    /// Returns the kernel, or one that shares less, if the parameters of what is shared are too many.
+    pub fn fitting(self, most_words: usize) -> Self {
+        let in_rows = Resize { row_steps: None, even_rows: false, ..self.clone() };
+        let alone = Resize { steps: None, ..in_rows.clone() };
+        [self, in_rows].into_iter().find(|kernel| kernel.parameter_words() <= most_words).unwrap_or(alone)
+    }
+
     fn shared_lines(&self) -> Each<SharedLineForm> {
-        let fractions = if self.interpolation == Interpolation::Nearest { 0 } else { 4 };
-        (0..self.shared()).map(|_| SharedLineForm { fractions, dtype: self.dtype }).collect()
+        let form = || SharedLineForm { fractions: self.fractions(), dtype: self.dtype };
+        (0..self.shared()).map(|_| form()).collect()
     }
 
     /// Returns the type in which weights are computed.

@@ -344,14 +344,13 @@ impl Convolution {
         let unrounded = if bias.is_some() { dtype.summed().widened() } else { summed };
         let channels = [sizes.input_channels, sizes.output_channels];
         let is_depthwise = !self.transposed && channels == [1; 2];
-        let of_few = !self.transposed && sizes.groups > 1 && [[4; 2], [8; 2]].contains(&channels);
         let slide = Slide { windows: &sizes.windows, outputs: &sizes.outputs, op };
         let y = match (is_depthwise, self.transposed) {
             (true, _) => slide.convolve(x, weight, unrounded)?,
             (_, true) => self.without_overlaps(x, weight, sizes, unrounded)?,
-            _ => match of_few.then(|| slide.convolve_groups(x, weight, channels[0], unrounded)).transpose()? {
-                Some(Some(y)) => Some(y),
-                _ => self.as_product(x, weight, sizes, unrounded)?,
+            _ => match slide.convolve_groups(x, weight, channels, unrounded)? {
+                Some(y) => Some(y),
+                None => self.as_product(x, weight, sizes, unrounded)?,
             },
         };
         if let Some(y) = y {

@@ -309,11 +309,7 @@ impl Tensor {
             strides.push(0);
         }
         let rank = lengths.len() + lines.len();
-        // With more fractions of `f64`, the parameters would not fit every device.
-        let wide_fractions = self.dtype() == DType::F64 && interpolation != Interpolation::Nearest;
-        let is_wide_cubic = wide_fractions && interpolation == Interpolation::Cubic;
-        let shares = by_planes && !(wide_fractions && lines.len() > 2);
-        let steps = lines.last().filter(|_| shares).and_then(|line| line.rounded(config.mode).steps());
+        let steps = lines.last().filter(|_| by_planes).and_then(|line| line.rounded(config.mode).steps());
         let planes = if by_planes { lengths[0] } else { 1 };
         // A GPU needs many invocations.
         let busy = match self.device().tuning().loads.several {
@@ -321,9 +317,7 @@ impl Tensor {
             false => 1,
         };
         let row_steps = match (lines, &shape[..]) {
-            ([.., down, _], [.., rows, _])
-                if steps.is_some() && rows.is_multiple_of(4) && elements / 16 >= busy && !is_wide_cubic =>
-            {
+            ([.., down, _], [.., rows, _]) if steps.is_some() && rows.is_multiple_of(4) && elements / 16 >= busy => {
                 down.rounded(config.mode).shared_steps(interpolation.taps())
             }
             _ => None,
@@ -339,12 +333,13 @@ impl Tensor {
             && self.strides()[..self.rank() - 1].iter().all(|stride| even(stride.unsigned_abs()));
         let kernel =
             Resize { dtype: self.dtype(), interpolation, rank, resized, by_planes, steps, row_steps, even_rows };
+        let kernel = kernel.fitting(self.device().info().limits.max_parameter_words as usize);
         if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let of_invocation = if row_steps.is_some() { 16 } else { 4 };
+            let of_invocation = if kernel.row_steps.is_some() { 16 } else { 4 };
             let blocks = (elements / planes).div_ceil(of_invocation);
             let own = (blocks * planes / busy).clamp(1, MOST_ELEMENTS / of_invocation).min(planes);
             lengths.extend_from_slice(&shape[kept..]);
@@ -360,9 +355,8 @@ impl Tensor {
                 line.rounded(config.mode).parameters(from, to).ok_or_else(|| too_long(axis))
             };
             let shared = |(axis, line): (usize, &Line)| {
-                let fractions = if interpolation == Interpolation::Nearest { 0 } else { 4 };
                 let (from, line) = (self.dims()[axis], line.rounded(config.mode));
-                line.shared_parameters(from, fractions, self.dtype()).ok_or_else(|| too_long(axis))
+                line.shared_parameters(from, kernel.fractions(), self.dtype()).ok_or_else(|| too_long(axis))
             };
             let (alone, sharing) = lines.split_at(lines.len() - kernel.shared());
             let parameters = Parameters {
@@ -467,10 +461,10 @@ impl Line {
 
     /// The same for a line of which [`steps`](Self::steps) are known. The kernel gets the fractions of this many
     /// outputs.
-    fn shared_parameters(self, from: usize, fractions: i128, dtype: DType) -> Option<SharedLineParameters> {
+    fn shared_parameters(self, from: usize, fractions: usize, dtype: DType) -> Option<SharedLineParameters> {
         let Line { slope, start, unit } = self;
-        let fraction = |i: i128| {
-            let fraction = (slope * i + start).rem_euclid(unit) as f64 / unit as f64;
+        let fraction = |i: usize| {
+            let fraction = (slope * i as i128 + start).rem_euclid(unit) as f64 / unit as f64;
             if dtype == DType::F64 { Word::new(fraction) } else { Word::new(fraction as f32) }
         };
         let first = i32::try_from(start.div_euclid(unit)).ok()?;
@@ -483,6 +477,8 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Family;
+    use crate::kernels::parameters::Form;
 
     /// Returns the place that the kernel computes from a line.
     fn place(line: &LineParameters, i: u32) -> i64 {
@@ -513,6 +509,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn kernels_share_only_what_fits_the_parameters() {
+        let few = 32;
+        let all = |dtype, resized, interpolation| {
+            let (rank, by_planes, even_rows) = (resized + 1, true, false);
+            let row_steps = (resized > 1).then_some([0, 1, 1]);
+            let kernel =
+                Resize { dtype, interpolation, rank, resized, by_planes, steps: row_steps, row_steps, even_rows };
+            let fitting = kernel.clone().fitting(few);
+            assert!(fitting.parameter_words() <= few, "{}", fitting.name());
+            (fitting.row_steps.is_some(), fitting.steps.is_some())
+        };
+        let linear = [(DType::F32, 3), (DType::F64, 2), (DType::F64, 3)];
+        let linear = linear.map(|(dtype, resized)| all(dtype, resized, Interpolation::Linear));
+        assert_eq!(linear, [(true, true), (true, true), (false, false)]);
+        assert_eq!(all(DType::F64, 2, Interpolation::Cubic), (false, true));
     }
 
     #[test]
