@@ -1,7 +1,7 @@
 //! Brings blocks from the order of a file into the order in which kernels read them.
 
 use super::Family;
-use super::blocks::Order;
+use super::blocks::{BYTES, Order};
 use super::elements::Raw;
 use super::parameters::{Form, Size, parameters};
 use crate::shader::{Access, KernelBuilder, Type, Value};
@@ -15,8 +15,18 @@ pub(crate) const WORKGROUP: u32 = 128;
 pub(crate) struct BlockPlanes {
     /// The blocks of a piece of a row.
     pub piece: u32,
-    /// Whether the part has whole words.
-    pub words: bool,
+    pub part: PlanePart,
+}
+
+/// What a part of a block has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum PlanePart {
+    /// A half or a byte.
+    Scale,
+    /// Words, as they are.
+    Words,
+    /// Bytes with packed integers, in the order of [`BYTES`].
+    Integers,
 }
 
 parameters! {
@@ -43,7 +53,7 @@ parameters! {
 
 impl Family for BlockPlanes {
     fn name(&self) -> String {
-        format!("block planes({} in a piece{})", self.piece, if self.words { ", words" } else { "" })
+        format!("block planes({:?}, {} in a piece)", self.part, self.piece).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -67,17 +77,19 @@ impl Family for BlockPlanes {
                 // Positions beyond the matrix repeat a row. No kernel reads them.
                 (row.min(rows - 1) * row_blocks + block) * bytes + first + byte % length
             };
-            let of_word = self.words.then(|| place(word * 4));
+            let of_word = (self.part != PlanePart::Scale).then(|| place(word * 4));
+            let is_integers = self.part == PlanePart::Integers;
             let byte = |i: u32| {
                 let place = of_word.map_or_else(|| place((word * 4 + i).min(count - 1)), |place| place + i);
-                packed.load(place) << (8 * i)
+                packed.load(place) << (8 * if is_integers { BYTES[i as usize] } else { i })
             };
             planes.store(start + word, byte(0) | byte(1) | byte(2) | byte(3));
         });
     }
 
     fn samples() -> Vec<Self> {
-        let sample = |piece| [true, false].map(|words| BlockPlanes { piece, words });
+        let parts = [PlanePart::Scale, PlanePart::Words, PlanePart::Integers];
+        let sample = |piece| parts.map(|part| BlockPlanes { piece, part });
         [1, 4].into_iter().flat_map(sample).collect()
     }
 }

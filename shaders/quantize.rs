@@ -2,7 +2,7 @@
 //! blocks whose scales share a word.
 
 use super::Family;
-use super::blocks::{BlockMatrix, E2M1, Order};
+use super::blocks::{BYTES, BlockMatrix, E2M1, Order};
 use super::elements::Elements;
 use super::parameters::{Form, Size, parameters};
 use crate::base::block_format::BlockFormat;
@@ -108,7 +108,7 @@ impl<'k> Making<'k> {
                 let element = word * 4 + byte;
                 let [low, high] = [integer(element), integer(element + 16)];
                 fifths.set(fifths.get() | ((low >> 4) << element) | ((high >> 4) << (element + 16)));
-                ((low & 0xf) | ((high & 0xf) << 4)) << (8 * byte)
+                ((low & 0xf) | ((high & 0xf) << 4)) << (8 * BYTES[byte as usize])
             });
             bytes.into_iter().reduce(|word, byte| word | byte).unwrap_or(word)
         });
@@ -219,9 +219,10 @@ fn rounded(number: Value<'_>) -> Value<'_> {
     number.lt(0.0).select(-integer, integer)
 }
 
-/// Packs four bytes.
+/// Packs the bytes of four neighbours.
 fn packed<'k>(byte: impl Fn(u32) -> Value<'k>) -> Value<'k> {
-    byte(0) | (byte(1) << 8) | (byte(2) << 16) | (byte(3) << 24)
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| byte(i) << (8 * BYTES[i as usize]));
+    a | b | c | d
 }
 
 impl Family for Quantize {

@@ -1,10 +1,10 @@
 //! Products of up to 16 vectors of `f16` and a quantised matrix on matrix units. A lane unpacks the numbers that it
 //! holds of a unit's operand, so they never leave registers. The subgroups of a workgroup share the depth.
 //!
-//! Lane `t` takes its elements of the depth from unit `t` of four, in the order of [`HALVES`].
+//! Lane `t` takes its elements of the depth from unit `t` of four.
 
 use super::BlockProduct;
-use crate::kernels::blocks::{HALVES, Scale, Unit, shares_scale, units};
+use crate::kernels::blocks::{Scale, Unit, shares_scale, units};
 use crate::kernels::unit_sums::{self, APART, Member, SHARING, UNIT};
 use crate::shader::{Access, KernelBuilder, MatrixType, Scalar, Type, Value};
 
@@ -49,7 +49,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
                 let eight = |&line: &Value<'k>| or_zero(is_there, x.load(line + run + load));
                 let eights: Vec<_> = vectors.iter().map(eight).collect();
                 for four in 0..2 {
-                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| ordered(k, eight, four)).collect();
+                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| fours(k, eight, four)).collect();
                     // If there are no more than eight, the other columns are 0.
                     vectors.resize(8, k.number(Type::F16, 0));
                     let vectors = k.matrix_of_elements(types[1], &vectors);
@@ -102,9 +102,8 @@ impl<'a, 'k> Numbers<'a, 'k> {
     }
 }
 
-/// Returns the first or the second four of eight neighbours, in the order of the numbers of the matrix.
-fn ordered<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> [Value<'k>; 4] {
+/// Returns the first or the second four of eight neighbours.
+fn fours<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> Vec<Value<'k>> {
     let words = k.vector(&[0, 1].map(|word| eight.lane(four * 2 + word)));
-    let halves = words.bitcast(Type::vec4(Scalar::F16));
-    HALVES.map(|lane| halves.lane(lane))
+    words.bitcast(Type::vec4(Scalar::F16)).lanes()
 }

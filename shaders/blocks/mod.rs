@@ -62,8 +62,7 @@ pub(crate) struct Unit<'a, 'k> {
 /// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
 /// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.
 ///
-/// [In halves](Blocks::in_halves), numbers are `factor digit + offset`, and four digits are in the order of
-/// [`HALVES`].
+/// [In halves](Blocks::in_halves), numbers are `factor digit + offset`.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale<'k> {
     pub factor: Value<'k>,
@@ -112,9 +111,9 @@ impl<'k> Scale<'k> {
     }
 }
 
-/// The order of four neighbours as halves. A word holds two halves but four bytes. One mask leaves bytes 0 and 2 in the
-/// two halves, and after a shift of the word by 8 bits it leaves bytes 1 and 3.
-pub(crate) const HALVES: [u32; 4] = [0, 2, 1, 3];
+/// The bytes of a word in which four neighbours are. A word holds two halves but four bytes: one mask leaves the first
+/// two neighbours in its halves, and after a shift of the word by 8 bits it leaves the other two.
+pub(crate) const BYTES: [u32; 4] = [0, 2, 1, 3];
 
 /// Where sixteen neighbours of a unit are.
 pub(crate) struct Place<'k> {
@@ -186,8 +185,8 @@ pub(crate) const fn fit_halves(format: BlockFormat) -> bool {
 fn fractions<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32) -> Value<'k> {
     // The fraction of a float has 23 bits.
     let (to, mask) = (23 - bits, ((1 << bits) - 1) << (23 - bits));
-    let fields = [0, 8, 16, 24].map(|byte| {
-        let from = byte + first;
+    let fields = BYTES.map(|byte| {
+        let from = 8 * byte + first;
         let moved = if from > to { word >> (from - to) } else { word << (to - from) };
         (moved & mask) | 1f32.to_bits()
     });
@@ -209,10 +208,11 @@ fn nibbles(word: Value<'_>, half: u32) -> Value<'_> {
     if half == 0 { low(word) } else { high(word) }
 }
 
-/// Spreads the low four bits of a number over the lowest bits of four bytes.
+/// Spreads the low four bits of a number over the lowest bits of the bytes of four neighbours.
 fn spread(bits: Value<'_>) -> Value<'_> {
-    // The factor has a bit at 0, 7, 14 and 21, so bit i of the number arrives at bit 8i.
-    ((bits & 0xf) * 0x0020_4081) & 0x0101_0101
+    // The factor's bits move bit i of the number to bit 8 b of the product, where b is the neighbour's byte.
+    let factor = (0..).zip(BYTES).map(|(i, byte)| 1 << (8 * byte - i)).sum::<u32>();
+    ((bits & 0xf) * factor) & 0x0101_0101
 }
 
 /// Returns the number of a table that each byte of a word chooses.
@@ -266,32 +266,34 @@ impl<'k> Blocks<'k> {
     fn field(&self, word: Value<'k>, first: u32) -> Value<'k> {
         let bits = bits(self.format);
         match self.in_halves {
-            true => self.halves(word, first, bits, bias_of_integers(self.format)),
+            true => self.halves(word, [first, bits], 0, bias_of_integers(self.format)),
             false => fractions(self.k, word, first, bits),
         }
     }
 
-    /// Returns the field that begins at bit `first` of each byte of a word, less `bias`, as halves.
-    fn halves(&self, word: Value<'k>, first: u32, bits: u32, bias: u32) -> Value<'k> {
+    /// Returns the field of some bits, from bit `first` of each byte of a word on, less `bias`, as halves. The field's
+    /// bits that are set in `flipped` are flipped.
+    fn halves(&self, word: Value<'k>, [first, bits]: [u32; 2], flipped: u32, bias: u32) -> Value<'k> {
         // The fraction of a half has 10 bits. Above this number, a half has the field at its place.
         let base = 1 << (10 - first);
-        let [mask, upper] = [((1 << bits) - 1) << first, u32::from(f16::from_f32(base as f32).to_bits())];
-        let [mask, upper] = [mask, upper].map(|half| half * 0x0001_0001);
-        // NVIDIA's driver masks and joins whole bytes in one instruction. For other fields it takes two, unless one of
-        // the constants is in a register.
-        let upper = self.k.u32(upper);
-        let upper = if bits == 8 { upper } else { upper.opaque() };
-        let fields = [word, word >> 8].map(|word| (word & mask) | upper);
+        let upper = u32::from(f16::from_f32(base as f32).to_bits()) ^ (flipped << first);
+        let fields = [word, word >> 8].map(|word| self.with_upper(word, ((1 << bits) - 1) << first, upper));
         self.k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
     }
 
-    /// Returns four integers as digits.
-    fn integers(&self, four: Value<'k>) -> Value<'k> {
+    /// Returns a word's halves behind a mask, with the bits of `upper` flipped in each.
+    fn with_upper(&self, word: Value<'k>, mask: u32, upper: u32) -> Value<'k> {
+        // NVIDIA's driver takes one instruction for both, if one of the constants is in a register.
+        (word & (mask * 0x0001_0001)) ^ self.k.u32(upper * 0x0001_0001).opaque()
+    }
+
+    /// Returns four integers, those of a word's bytes, as digits.
+    fn integers(&self, bytes: Value<'k>) -> Value<'k> {
+        let four = self.k.vector(&BYTES.map(|byte| bytes.lane(byte)));
         if !self.in_halves {
             return four.convert(Scalar::F32);
         }
-        let four = self.k.vector(&HALVES.map(|lane| four.lane(lane))).convert(Scalar::F16);
-        four - bias_of_integers(self.format) as f32
+        four.convert(Scalar::F16) - bias_of_integers(self.format) as f32
     }
 
     fn plane_bytes(&self, plane: usize) -> u32 {
@@ -355,6 +357,22 @@ impl<'k> Blocks<'k> {
         }
         // Above 1024, the lowest bits of a half are an integer. This is cheaper than a conversion.
         (integer | 0x6400).bitcast(Type::vec2(Scalar::F16)).lane(0) - 1024.0
+    }
+
+    /// Returns the scale whose factor is the lower half of `head` times an integer below 256. What is subtracted is the
+    /// upper half times another one. A word has the integers in its halves, behind a mask.
+    fn scale_of_two(&self, head: Value<'k>, integers: Value<'k>, mask: u32) -> Scale<'k> {
+        let [factor, subtracted] = if self.in_halves {
+            let of_halves = |word: Value<'k>| word.bitcast(Type::vec2(Scalar::F16));
+            // As above, with two integers at once.
+            let two = (of_halves(self.with_upper(integers, mask, 0x6400)) - 1024.0) * of_halves(head);
+            [two.lane(0), two.lane(1)]
+        } else {
+            let integers = [integers, integers >> 16].map(|integer| (integer & mask).convert(Scalar::F32));
+            let [d, minimum] = head.unpack_f16();
+            [d * integers[0], minimum * integers[1]]
+        };
+        Scale { factor, offset: Some(-subtracted) }
     }
 
     /// Loads the word with the half that is a block's part of a plane.
@@ -486,7 +504,7 @@ impl<'k> Blocks<'k> {
             BlockFormat::Q8_0 => {
                 let d = self.half(others[0], block);
                 let signed = move |word: Value<'k>| match self.in_halves {
-                    true => self.halves(word ^ 0x8080_8080u32, 0, 8, 128),
+                    true => self.halves(word, [0, 8], 0x80, 128),
                     false => self.integers(k.vector(&word.unpack_i8())),
                 };
                 let runs = loaded.each_run();
@@ -526,12 +544,10 @@ impl<'k> Blocks<'k> {
 
     fn q2_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, others, odd) = (loaded.run(0), loaded.others(), unit & 1);
-        let [d, minimum] = self.halves_of(others[2]);
-        let scales = [0, 1].map(|word| others[word] >> (odd << 3));
+        let (head, scales) = (others[2], [0, 1].map(|word| others[word] >> (odd << 3)));
         let scale = move |s: u32| {
-            let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
-            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| self.small(bits));
-            Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
+            let byte = scales[s as usize / 2] >> (16 * (s % 2));
+            self.scale_of_two(head, (byte & 0xf) | ((byte & 0xf0) << 12), 0xf)
         };
         Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
@@ -559,18 +575,14 @@ impl<'k> Blocks<'k> {
     fn q4_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, pair) = (loaded.run(0), unit >> 1);
         let &[head, scales, minima, rest] = loaded.others() else { unreachable!("Q4_K has four words besides") };
-        let [d, minimum] = self.halves_of(head);
         // The first four scales and minima have six bits of a byte. The others have four bits of a byte of `rest`, and
-        // the upper two bits of a byte before.
-        let is_first = pair.lt(2);
-        let six = |word: Value<'k>, rest: Value<'k>| {
-            is_first.select(word & 0x3f3f_3f3f, rest | ((word >> 2) & 0x3030_3030)) >> ((pair & 1) << 4)
-        };
-        let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
-        let scale = move |s: u32| {
-            let [scale, offset] = [scales, minima].map(|six| self.small((six >> (8 * s)) & 0xff));
-            Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
-        };
+        // the upper two bits of a byte before. Of the unit's two scales and two minima, a word is made.
+        let [scales, minima, rest] = [scales, minima, rest].map(|word| word >> ((pair & 1) << 4));
+        let sixes = (scales & 0xffff) | (minima << 16);
+        let fours = (rest & 0xffff) | ((rest << 12) & 0xffff_0000u32);
+        let others = (fours & 0x0f0f_0f0f) | ((sixes >> 2) & 0xf0f0_f0f0u32);
+        let all = pair.lt(2).select(sixes, others);
+        let scale = move |s: u32| self.scale_of_two(head, all >> (8 * s), 0x3f);
         if self.format == BlockFormat::Q4_K {
             return Unit::new(scale, move |s, i| self.field(q[i], 4 * s));
         }

@@ -1,6 +1,6 @@
 //! Neighbours of a quantised matrix, wherever they are. A kernel can read the matrix in this way as if it was dense.
 
-use super::{Blocks, HALVES, Loaded, Scale};
+use super::{Blocks, Loaded, Scale};
 use crate::base::block_format::BlockFormat;
 use crate::shader::Value;
 
@@ -118,12 +118,11 @@ impl<'k> Neighbours<'k> {
         self.decoded(|scale, digits| self.blocks.exact(scale, digits))
     }
 
-    /// Returns the numbers of each word as halves, in their order. The blocks' digits are [halves](Blocks::in_halves).
+    /// Returns the numbers of each word as halves. The blocks' digits are [halves](Blocks::in_halves).
     pub fn halves(&self) -> Vec<Value<'k>> {
         self.decoded(|Scale { factor, offset }, digits| {
             let scale = Scale { factor: factor.splat(4), offset: offset.map(|offset| offset.splat(4)) };
-            let numbers = scale.of_halves(digits);
-            self.blocks.k.vector(&HALVES.map(|lane| numbers.lane(lane)))
+            scale.of_halves(digits)
         })
     }
 

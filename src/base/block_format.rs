@@ -145,6 +145,15 @@ impl BlockFormat {
         if self.block_elements() == 32 { 4 } else { 1 }
     }
 
+    /// Returns how many of the planes, the first ones, have bytes with an integer each, or with several that lie apart.
+    pub(crate) const fn integer_planes(self) -> usize {
+        match self {
+            BlockFormat::Q5_K | BlockFormat::Q6_K => 3,
+            BlockFormat::Q8_0 | BlockFormat::Q3_K | BlockFormat::Q4_K | BlockFormat::IQ4_XS | BlockFormat::TQ1_0 => 2,
+            _ => 1,
+        }
+    }
+
     /// Returns the planes in which kernels want the blocks: parts of a block's bytes. On a device, the first parts of
     /// all blocks follow each other, then their second parts. So kernels load 16 bytes of packed integers at a time,
     /// wherever the specification puts the scales. The integers come first. A part of 64 bytes or fewer is what four

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::engine::staging::ByteSource;
-use crate::kernels::block_planes::{BlockPlanes, Parameters, WORKGROUP};
+use crate::kernels::block_planes::{BlockPlanes, Parameters, PlanePart, WORKGROUP};
 use crate::kernels::blocks::MatrixParameters;
 use crate::kernels::parameters::Each;
 use crate::tensor::Tensor;
@@ -225,9 +225,14 @@ fn spread(
     device: &Device,
 ) -> Result<()> {
     let [positions, before] = [packed.rows, first].map(|rows| matrix.positions(rows));
-    for (plane, start) in format.planes().iter().zip(&matrix.planes) {
+    for (i, (plane, start)) in format.planes().iter().zip(&matrix.planes).enumerate() {
         let length = plane.len();
-        let kernel = BlockPlanes { piece: format.piece_blocks() as u32, words: length.is_multiple_of(4) };
+        let part = match length % 4 {
+            0 if i < format.integer_planes() => PlanePart::Integers,
+            0 => PlanePart::Words,
+            _ => PlanePart::Scale,
+        };
+        let kernel = BlockPlanes { piece: format.piece_blocks() as u32, part };
         let parameters = Parameters {
             rows: packed.rows,
             row_blocks: matrix.row_blocks,
