@@ -435,10 +435,9 @@ impl<'a, 'k> Work<'a, 'k> {
             let each = |load: &dyn Fn(&Side<'k>)| self.sides.iter().for_each(load);
             k.when(all_there, || each(&|side| side.load(first))).otherwise(|| each(&|side| side.load_last(first)));
         };
-        let next = |turn: Value<'k>, add: &dyn Fn()| {
+        let next = |turn: Value<'k>, add: &dyn Fn(&dyn Fn())| {
             // The last stage is loaded once more, and nothing uses it.
-            load((turn + 1).min(stages - 1));
-            add();
+            add(&|| load((turn + 1).min(stages - 1)));
             k.barrier();
             self.sides.iter().for_each(Side::store);
             k.barrier();
@@ -449,19 +448,21 @@ impl<'a, 'k> Work<'a, 'k> {
         let some = [self.seen[0].subgroup_min(), (self.seen[0] + self.seen[1]).subgroup_max()];
         k.barrier();
         if p.mask.is_none() {
-            k.for_rolled(0, whole, 1, |turn| next(turn, &|| self.add_stage(&queries, None)));
+            k.for_rolled(0, whole, 1, |turn| next(turn, &|load| self.add_stage(&queries, None, load)));
         }
         k.for_rolled(whole, stages, 1, |turn| {
-            next(turn, &|| {
+            next(turn, &|load| {
+                load();
                 let first = start + stage_at(turn) * keys;
                 let seen = first.lt(some[1]) & (first + keys).gt(some[0]);
-                k.when(seen, || self.add_stage(&queries, Some(first)));
+                k.when(seen, || self.add_stage(&queries, Some(first), &|| ()));
             });
         });
     }
 
-    /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one.
-    fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>) {
+    /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` loads
+    /// the next stage as soon as the scores are there: before that, their products need the registers.
+    fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn()) {
         let k = self.k;
         let [a, b, c] = self.types;
         let [keys, values] = &self.sides;
@@ -473,6 +474,7 @@ impl<'a, 'k> Work<'a, 'k> {
                 score.set(query.multiply_add(key, score.get()));
             }
         }
+        load();
         let scale = self.bounded(&scores, first);
 
         let largest = k.zero_matrix(c);
