@@ -9,7 +9,8 @@ use crate::shader::{Access, KernelBuilder, Type, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// Copies one part of every block, without what is between the parts. An invocation copies a word. Blocks are in
+/// Copies one part of every block, without what is between the parts. An invocation copies a word, and puts the bytes
+/// of [integers](PlanePart::Integers) in the order in which kernels read them. Blocks are in
 /// row-major order before, in their [`Order`] after that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BlockPlanes {
@@ -21,8 +22,8 @@ pub(crate) struct BlockPlanes {
 /// What a part of a block has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PlanePart {
-    /// A half or a byte.
-    Scale,
+    /// A byte or a half.
+    Narrow,
     /// Words, as they are.
     Words,
     /// Bytes with packed integers, in the order of [`BYTES`].
@@ -77,7 +78,7 @@ impl Family for BlockPlanes {
                 // Positions beyond the matrix repeat a row. No kernel reads them.
                 (row.min(rows - 1) * row_blocks + block) * bytes + first + byte % length
             };
-            let of_word = (self.part != PlanePart::Scale).then(|| place(word * 4));
+            let of_word = (self.part != PlanePart::Narrow).then(|| place(word * 4));
             let is_integers = self.part == PlanePart::Integers;
             let byte = |i: u32| {
                 let place = of_word.map_or_else(|| place((word * 4 + i).min(count - 1)), |place| place + i);
@@ -88,7 +89,7 @@ impl Family for BlockPlanes {
     }
 
     fn samples() -> Vec<Self> {
-        let parts = [PlanePart::Scale, PlanePart::Words, PlanePart::Integers];
+        let parts = [PlanePart::Narrow, PlanePart::Words, PlanePart::Integers];
         let sample = |piece| parts.map(|part| BlockPlanes { piece, part });
         [1, 4].into_iter().flat_map(sample).collect()
     }

@@ -13,7 +13,7 @@ pub mod tuning {
 #[cfg(all(test, has_vulkan, device_tests))]
 mod tests {
     use crate::kernels::block_product::BlockTile;
-    use crate::kernels::blocks::{Blocks, DeclaredMatrix, HALVES, Scale, units};
+    use crate::kernels::blocks::{BYTES, Blocks, DeclaredMatrix, Scale, units};
     use crate::kernels::matmul::loose::{self, Shift};
     use crate::shader::{Access, KernelBuilder, Scalar, Type};
     use crate::{Argument, BlockFormat, DType, Device, Kernel, Result, Tensor};
@@ -23,12 +23,15 @@ mod tests {
     /// The index of the first 16 bytes of each plane of blocks, and the words of all planes.
     fn in_planes(format: BlockFormat, blocks: &[u8]) -> (Vec<u32>, Vec<u32>) {
         let (mut planes, mut words) = (Vec::new(), Vec::new());
-        for range in format.planes() {
+        for (plane, range) in format.planes().iter().enumerate() {
+            // Neighbour `i` is in byte `BYTES[i]`, and number `BYTES[i]` is in byte `i`.
+            let order = if plane < format.integer_planes() { BYTES } else { [0, 1, 2, 3] };
             planes.push(words.len() as u32 / 4);
             let bytes = blocks.chunks(format.block_bytes()).flat_map(|block| &block[range.clone()]);
             let mut bytes: Vec<u8> = bytes.copied().collect();
             bytes.resize(bytes.len().next_multiple_of(16), 0);
-            words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));
+            let word = |bytes: &[u8; 4]| u32::from_le_bytes(order.map(|byte| bytes[byte as usize]));
+            words.extend(bytes.as_chunks().0.iter().map(word));
         }
         (planes, words)
     }
@@ -55,10 +58,10 @@ mod tests {
                     k.when(place.is_there.unwrap_or_else(|| unit.lt(units)), || {
                         let Scale { factor, offset } = loaded.scale(i);
                         for (four, digits) in (0..).zip([0, 1, 2, 3].map(|four| loaded.digits(i, four))) {
-                            for (lane, element) in (0..).zip(HALVES) {
+                            for lane in 0..4 {
                                 let product = digits.lane(lane) * factor;
                                 let number = offset.map_or(product, |m| digits.lane(lane).fma(factor, m));
-                                let at = block * elements + place.first + (four * 4 + element);
+                                let at = block * elements + place.first + (four * 4 + lane);
                                 y.store(at, number.convert(Scalar::F32));
                                 let offset = offset.unwrap_or(product);
                                 let all = [number, product, offset].map(|x| x.convert(Scalar::F32).abs());

@@ -452,6 +452,7 @@ impl<'a, 'k> Work<'a, 'k> {
         }
         k.for_rolled(whole, stages, 1, |turn| {
             next(turn, &|load| {
+                // This stage may be skipped, so the next one is loaded before.
                 load();
                 let first = start + stage_at(turn) * keys;
                 let seen = first.lt(some[1]) & (first + keys).gt(some[0]);
@@ -460,8 +461,9 @@ impl<'a, 'k> Work<'a, 'k> {
         });
     }
 
-    /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` loads
-    /// the next stage as soon as the scores are there: before that, their products need the registers.
+    /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` may
+    /// load the next stage: it does so as soon as the scores are there. Before that, their products need the
+    /// registers.
     fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn()) {
         let k = self.k;
         let [a, b, c] = self.types;

@@ -49,7 +49,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
                 let eight = |&line: &Value<'k>| or_zero(is_there, x.load(line + run + load));
                 let eights: Vec<_> = vectors.iter().map(eight).collect();
                 for four in 0..2 {
-                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| fours(k, eight, four)).collect();
+                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| four_of(k, eight, four)).collect();
                     // If there are no more than eight, the other columns are 0.
                     vectors.resize(8, k.number(Type::F16, 0));
                     let vectors = k.matrix_of_elements(types[1], &vectors);
@@ -103,7 +103,7 @@ impl<'a, 'k> Numbers<'a, 'k> {
 }
 
 /// Returns the first or the second four of eight neighbours.
-fn fours<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> Vec<Value<'k>> {
+fn four_of<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> Vec<Value<'k>> {
     let words = k.vector(&[0, 1].map(|word| eight.lane(four * 2 + word)));
     words.bitcast(Type::vec4(Scalar::F16)).lanes()
 }

@@ -20,7 +20,7 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
-/// multiple of 16 bytes on. [`Order`] says where blocks are in a plane.
+/// multiple of 16 bytes on. In the planes with integers, four neighbours are in the bytes [`BYTES`] of a word. [`Order`] says where blocks are in a plane.
 ///
 /// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`,
 /// and the bits that belong to them in other planes.
@@ -281,13 +281,14 @@ impl<'k> Blocks<'k> {
         self.k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
     }
 
-    /// Returns a word's halves behind a mask, with the bits of `upper` flipped in each.
+    /// Returns a word whose halves are those of another one behind a mask. Then the bits of `upper` are flipped in each,
+    /// which sets those outside of the mask.
     fn with_upper(&self, word: Value<'k>, mask: u32, upper: u32) -> Value<'k> {
         // NVIDIA's driver takes one instruction for both, if one of the constants is in a register.
         (word & (mask * 0x0001_0001)) ^ self.k.u32(upper * 0x0001_0001).opaque()
     }
 
-    /// Returns four integers, those of a word's bytes, as digits.
+    /// Returns the integers of a word's bytes as digits, in the order of the neighbours.
     fn integers(&self, bytes: Value<'k>) -> Value<'k> {
         let four = self.k.vector(&BYTES.map(|byte| bytes.lane(byte)));
         if !self.in_halves {
@@ -359,9 +360,9 @@ impl<'k> Blocks<'k> {
         (integer | 0x6400).bitcast(Type::vec2(Scalar::F16)).lane(0) - 1024.0
     }
 
-    /// Returns the scale whose factor is the lower half of `head` times an integer below 256. What is subtracted is the
-    /// upper half times another one. A word has the integers in its halves, behind a mask.
-    fn scale_of_two(&self, head: Value<'k>, integers: Value<'k>, mask: u32) -> Scale<'k> {
+    /// Returns the scale whose factor is the lower half of `head` times an integer below 256, and whose minimum, which
+    /// is subtracted, is the upper half times another one. The halves of a word have the integers, behind a mask.
+    fn scale_and_minimum(&self, head: Value<'k>, integers: Value<'k>, mask: u32) -> Scale<'k> {
         let [factor, subtracted] = if self.in_halves {
             let of_halves = |word: Value<'k>| word.bitcast(Type::vec2(Scalar::F16));
             // As above, with two integers at once.
@@ -547,7 +548,7 @@ impl<'k> Blocks<'k> {
         let (head, scales) = (others[2], [0, 1].map(|word| others[word] >> (odd << 3)));
         let scale = move |s: u32| {
             let byte = scales[s as usize / 2] >> (16 * (s % 2));
-            self.scale_of_two(head, (byte & 0xf) | ((byte & 0xf0) << 12), 0xf)
+            self.scale_and_minimum(head, (byte & 0xf) | ((byte & 0xf0) << 12), 0xf)
         };
         Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
@@ -582,7 +583,7 @@ impl<'k> Blocks<'k> {
         let fours = (rest & 0xffff) | ((rest << 12) & 0xffff_0000u32);
         let others = (fours & 0x0f0f_0f0f) | ((sixes >> 2) & 0xf0f0_f0f0u32);
         let all = pair.lt(2).select(sixes, others);
-        let scale = move |s: u32| self.scale_of_two(head, all >> (8 * s), 0x3f);
+        let scale = move |s: u32| self.scale_and_minimum(head, all >> (8 * s), 0x3f);
         if self.format == BlockFormat::Q4_K {
             return Unit::new(scale, move |s, i| self.field(q[i], 4 * s));
         }

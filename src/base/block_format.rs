@@ -156,7 +156,8 @@ impl BlockFormat {
 
     /// Returns the planes in which kernels want the blocks: parts of a block's bytes. On a device, the first parts of
     /// all blocks follow each other, then their second parts. So kernels load 16 bytes of packed integers at a time,
-    /// wherever the specification puts the scales. The integers come first. A part of 64 bytes or fewer is what four
+    /// wherever the specification puts the scales. The [integers](Self::integer_planes) come first, with the bytes of
+    /// each word in the order in which kernels want them. A part of 64 bytes or fewer is what four
     /// lanes load at once.
     pub(crate) fn planes(self) -> &'static [Range<usize>] {
         match self {
@@ -196,6 +197,8 @@ mod tests {
             let ends: Vec<usize> = [0].into_iter().chain(planes.iter().map(|plane| plane.end)).collect();
             assert!(planes.iter().zip(&ends).all(|(plane, &end)| plane.start == end), "{format}: {planes:?}");
             assert_eq!(ends.last(), Some(&format.block_bytes()), "{format}");
+            let of_integers = &format.planes()[..format.integer_planes()];
+            assert!(of_integers.iter().all(|plane| plane.len().is_multiple_of(4)), "{format}: {of_integers:?}");
             assert!(planes.iter().all(|plane| plane.len() * format.piece_blocks() <= 64), "{format}: {planes:?}");
         }
     }

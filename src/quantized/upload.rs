@@ -230,7 +230,7 @@ fn spread(
         let part = match length % 4 {
             0 if i < format.integer_planes() => PlanePart::Integers,
             0 => PlanePart::Words,
-            _ => PlanePart::Scale,
+            _ => PlanePart::Narrow,
         };
         let kernel = BlockPlanes { piece: format.piece_blocks() as u32, part };
         let parameters = Parameters {
