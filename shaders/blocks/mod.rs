@@ -20,7 +20,8 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
-/// multiple of 16 bytes on. In the planes with integers, four neighbours are in the bytes [`BYTES`] of a word. [`Order`] says where blocks are in a plane.
+/// multiple of 16 bytes on. In the planes with integers, four neighbours are in the bytes [`BYTES`] of a word.
+/// [`Order`] says where blocks are in a plane.
 ///
 /// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`,
 /// and the bits that belong to them in other planes.
@@ -281,8 +282,8 @@ impl<'k> Blocks<'k> {
         self.k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
     }
 
-    /// Returns a word whose halves are those of another one behind a mask. Then the bits of `upper` are flipped in each,
-    /// which sets those outside of the mask.
+    /// Returns a word whose halves are those of another one behind a mask. Then the bits of `upper` are flipped in
+    /// each, which sets those outside of the mask.
     fn with_upper(&self, word: Value<'k>, mask: u32, upper: u32) -> Value<'k> {
         // NVIDIA's driver takes one instruction for both, if one of the constants is in a register.
         (word & (mask * 0x0001_0001)) ^ self.k.u32(upper * 0x0001_0001).opaque()

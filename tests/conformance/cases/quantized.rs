@@ -83,8 +83,8 @@ fn check_bits(format: BlockFormat, device: &Device) -> Outcome {
 /// block, so their magnitudes are at most fifteen times that number.
 ///
 /// Matrix units multiply vectors of `f16` by halves. The number, its offset, the scale and its product with
-/// the digit are rounded to halves. The product is at most twice the largest number. Only those of `TQ2_0` are exact: its
-/// digits are -1, 0, 1 and 2.
+/// the digit are rounded to halves. The product is at most twice the largest number. Only those of `TQ2_0` are exact:
+/// its digits are -1, 0, 1 and 2.
 fn product(x: &Sample, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f64>, ArrayD<f64>) {
     let columns = weights.shape()[1];
     let has_units = x.tensor.device().info().features.matrix_units.f16.is_some();
