@@ -1,8 +1,10 @@
 """Prints the machine code that NVIDIA's driver made of an app's kernels.
 
-Needs the package zstandard, and CUDA's nvdisasm. Run the app with an empty folder as the driver's cache, then this
-script:
+Needs the package zstandard, and nvdisasm, which comes with CUDA, and with the package triton 3.1 in
+triton/backends/nvidia/bin. Run the app with an empty folder as the driver's cache, then this script. It needs no GPU, so
+the folder may be brought to another machine.
 
+    mkdir /tmp/cache
     __GL_SHADER_DISK_CACHE_PATH=/tmp/cache __GL_SHADER_DISK_CACHE=1 cargo bench -- --device vulkan "vulkan/resize f16"
     python3 scripts/nvidia_code.py /tmp/cache SM90
 

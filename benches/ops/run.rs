@@ -29,7 +29,7 @@ struct Series {
     repeats: Vec<(Measurement, Option<(f64, &'static str)>)>,
 }
 
-/// Returns the report, and the cases that failed. `keep` gets the report of the passes so far after each of them.
+/// Returns the report, and the cases that failed. `keep` gets the report so far after each case.
 pub fn run(
     device: &Device,
     settings: &Settings,
@@ -56,15 +56,16 @@ pub fn run(
         progress.set_message("ceilings");
         let ceilings = Ceilings::measure(device, &settings.protocol, sizes.elements(), sizes.native(device))?;
         all_ceilings.push(ceilings.clone());
-        for series in &mut series {
-            progress.set_message(series.case.name.clone());
-            match measure(device, &series.case, settings, repeat == 0) {
-                Ok(measured) => series.repeats.push((measured, series.case.ceiling(&ceilings))),
-                Err(error) => failures.push(format!("{} {}: {error:#}", device.id(), series.case.name)),
+        for place in 0..series.len() {
+            let Series { case, repeats } = &mut series[place];
+            progress.set_message(case.name.clone());
+            match measure(device, case, settings, repeat == 0) {
+                Ok(measured) => repeats.push((measured, case.ceiling(&ceilings))),
+                Err(error) => failures.push(format!("{} {}: {error:#}", device.id(), case.name)),
             }
             progress.inc(1);
+            keep(&report(device, &all_ceilings, &series))?;
         }
-        progress.suspend(|| keep(&report(device, &all_ceilings, &series)))?;
     }
     progress.finish_and_clear();
     Ok((report(device, &all_ceilings, &series), failures))
