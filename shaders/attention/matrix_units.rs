@@ -435,9 +435,9 @@ impl<'a, 'k> Work<'a, 'k> {
             let each = |load: &dyn Fn(&Side<'k>)| self.sides.iter().for_each(load);
             k.when(all_there, || each(&|side| side.load(first))).otherwise(|| each(&|side| side.load_last(first)));
         };
-        let next = |turn: Value<'k>, add: &dyn Fn(&dyn Fn())| {
-            // The last stage is loaded once more, and nothing uses it.
-            add(&|| load((turn + 1).min(stages - 1)));
+        // The last stage is loaded once more, and nothing uses it.
+        let load_after = |turn: Value<'k>| load((turn + 1).min(stages - 1));
+        let store = || {
             k.barrier();
             self.sides.iter().for_each(Side::store);
             k.barrier();
@@ -448,16 +448,18 @@ impl<'a, 'k> Work<'a, 'k> {
         let some = [self.seen[0].subgroup_min(), (self.seen[0] + self.seen[1]).subgroup_max()];
         k.barrier();
         if p.mask.is_none() {
-            k.for_rolled(0, whole, 1, |turn| next(turn, &|load| self.add_stage(&queries, None, load)));
+            k.for_rolled(0, whole, 1, |turn| {
+                self.add_stage(&queries, None, &|| load_after(turn));
+                store();
+            });
         }
         k.for_rolled(whole, stages, 1, |turn| {
-            next(turn, &|load| {
-                // This stage may be skipped, so the next one is loaded before.
-                load();
-                let first = start + stage_at(turn) * keys;
-                let seen = first.lt(some[1]) & (first + keys).gt(some[0]);
-                k.when(seen, || self.add_stage(&queries, Some(first), &|| ()));
-            });
+            // This stage may be skipped, so the next one is loaded before.
+            load_after(turn);
+            let first = start + stage_at(turn) * keys;
+            let seen = first.lt(some[1]) & (first + keys).gt(some[0]);
+            k.when(seen, || self.add_stage(&queries, Some(first), &|| ()));
+            store();
         });
     }
 

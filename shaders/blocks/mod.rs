@@ -282,8 +282,7 @@ impl<'k> Blocks<'k> {
         self.k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
     }
 
-    /// Returns a word whose halves are those of another one behind a mask. Then the bits of `upper` are flipped in
-    /// each, which sets those outside of the mask.
+    /// Masks both halves of a word, and then flips the bits of `upper` in each. Outside of the mask, this sets them.
     fn with_upper(&self, word: Value<'k>, mask: u32, upper: u32) -> Value<'k> {
         // NVIDIA's driver takes one instruction for both, if one of the constants is in a register.
         (word & (mask * 0x0001_0001)) ^ self.k.u32(upper * 0x0001_0001).opaque()
