@@ -49,17 +49,19 @@ fn alone() -> MutexGuard<'static, ()> {
 const SEEDS: [u64; 3] = [0, 7, 0xfedc_ba98_7654_3210];
 
 fn check_uniform(shape: &[usize], device: &Device) -> Outcome {
-    let _turn = alone();
-    for seed in SEEDS {
-        device.set_seed(seed);
-        for sequence in 0..3 {
-            let random = Tensor::rand(0f32, 1.0, shape, device)?;
-            let exact = words(seed, sequence, shape.iter().product()).into_iter().map(uniform).collect();
-            // Without a scale, only the exact number passes: multiples of 2^-24 below 1 are not rounded.
-            check("full", &random, &Expected::new(array(shape, exact), DType::F32))?;
+    undisturbed(|| {
+        let _turn = alone();
+        for seed in SEEDS {
+            device.set_seed(seed);
+            for sequence in 0..3 {
+                let random = Tensor::rand(0f32, 1.0, shape, device)?;
+                let exact = words(seed, sequence, shape.iter().product()).into_iter().map(uniform).collect();
+                // Without a scale, only the exact number passes: multiples of 2^-24 below 1 are not rounded.
+                check("full", &random, &Expected::new(array(shape, exact), DType::F32))?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Checks numbers that are scaled and shifted, which is rounded.
@@ -70,16 +72,18 @@ fn check_scaled(
     unit: fn(u32) -> f64,
     [shift, scale]: [f64; 2],
 ) -> Outcome {
-    let _turn = alone();
-    device.set_seed(7);
-    let random = draw()?;
-    let units: Vec<f64> = words(7, 0, random.elem_count()).into_iter().map(unit).collect();
-    let exact = units.iter().map(|x| shift + scale * x).collect();
-    let scales = units.iter().map(|x| (scale * x).abs() + shift.abs()).collect();
-    let expected = Expected::new(array(random.dims(), exact), random.dtype());
-    let standard = [shift, scale] == [0.0, 1.0];
-    let expected = if standard { expected } else { expected.with_scale(array(random.dims(), scales)) };
-    check(op, &random, &expected)
+    undisturbed(|| {
+        let _turn = alone();
+        device.set_seed(7);
+        let random = draw()?;
+        let units: Vec<f64> = words(7, 0, random.elem_count()).into_iter().map(unit).collect();
+        let exact = units.iter().map(|x| shift + scale * x).collect();
+        let scales = units.iter().map(|x| (scale * x).abs() + shift.abs()).collect();
+        let expected = Expected::new(array(random.dims(), exact), random.dtype());
+        let standard = [shift, scale] == [0.0, 1.0];
+        let expected = if standard { expected } else { expected.with_scale(array(random.dims(), scales)) };
+        check(op, &random, &expected)
+    })
 }
 
 /// Checks `f64` numbers: they are drawn in `f32`, then scaled and shifted in `f64`.
@@ -90,12 +94,14 @@ fn check_doubles(
     draw: impl Fn() -> marquetry::Result<Tensor>,
     [shift, scale]: [f64; 2],
 ) -> Outcome {
-    let _turn = alone();
-    device.set_seed(7);
-    let units = download(&units()?)?;
-    device.set_seed(7);
-    let scales = units.mapv(|x| (scale * x).abs() + shift.abs());
-    check(op, &draw()?, &Expected::new(units.mapv(|x| shift + scale * x), DType::F64).with_scale(scales))
+    undisturbed(|| {
+        let _turn = alone();
+        device.set_seed(7);
+        let units = download(&units()?)?;
+        device.set_seed(7);
+        let scales = units.mapv(|x| (scale * x).abs() + shift.abs());
+        check(op, &draw()?, &Expected::new(units.mapv(|x| shift + scale * x), DType::F64).with_scale(scales))
+    })
 }
 
 const MANY: usize = 1 << 16;
