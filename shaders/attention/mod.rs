@@ -90,8 +90,9 @@ parameters! {
     scale: Float = Float(config.dtype),
     /// The cap of the scores.
     softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
-    /// The keys per part.
+    /// The keys per part, and the number of parts.
     span: Option<Size> = config.has_span().then_some(Size),
+    part_count: Option<Size> = config.has_span().then_some(Size),
     pages: Option<PageTable> = config.paged.then_some(PageTable),
     /// The lengths of the batch axes.
     lengths: Lengths = Lengths(config.batch_rank),
@@ -327,16 +328,19 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, epilogue, ref pages, .. } = parameters;
+        let Declared { scale, softcap, span, part_count, epilogue, ref pages, .. } = parameters;
         let grid = &parameters.lengths;
-        // Divisions by 1 take no time.
+        // Divisions by 1 take no time, and others take long where there is little else to do.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
         let seq_q = if is_step { kernel.u32(1) } else { seq_q };
         let rows = group * seq_q;
-        let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
+        let parts = part_count.unwrap_or(kernel.u32(1));
         let most = config.paged.then(|| span.map_or(seq_kv, |span| span.min(seq_kv)));
         let block_rows = kernel.u32(config.tile.block().0 as u32);
-        let down = (rows + block_rows - 1) / block_rows;
+        let down = match config.tile {
+            AttentionTile::FewRows(_) => kernel.u32(1),
+            _ => (rows + block_rows - 1) / block_rows,
+        };
         let block = kernel.group_index();
         let batches = grid.size(kernel);
         let part = block % parts;
@@ -632,7 +636,11 @@ impl Family for Attention {
             }
             AttentionTile::Workgroup { across } => workgroup::write(&AttentionBlock::new(k, self, element), across),
             AttentionTile::FewRows(few) => {
-                k.follow_memory_model();
+                if few.uses_units() {
+                    k.use_matrices();
+                } else {
+                    k.follow_memory_model();
+                }
                 let dtype = |name: &str| if is_packed(name) { DType::I8 } else { self.dtype };
                 let runs = |name: &str, _: Computed<'_, '_>| Runs::input(k, name, dtype(name), 4);
                 few_rows::write(&AttentionBlock::new(k, self, runs), few);
@@ -708,6 +716,8 @@ mod tests {
                 AttentionTile::FewRows(few) => {
                     assert_eq!(kernel.workgroup_memory, few.memory(), "{}", kernel.name);
                     assert!(required.memory_model && required.subgroups);
+                    let units = few.uses_units().then_some(AttentionUnits::UNITS);
+                    assert_eq!(required.matrix_units.of(config.dtype), units, "{}", kernel.name);
                     0
                 }
                 AttentionTile::MatrixUnits(units) => {
@@ -725,7 +735,29 @@ mod tests {
             };
             counts[kind] += 1;
         }
-        assert_eq!(counts, [9, 14]);
+        assert_eq!(counts, [15, 14]);
+    }
+
+    #[test]
+    fn matrix_units_take_several_short_rows_of_halves() {
+        let on_units = |dtype, packed, rows, lengths: [usize; 2]| {
+            let few = FewRows::new((dtype, packed), [rows, 1], lengths[0].max(lengths[1]), 32).unwrap();
+            few.on_units(lengths, 1 << 20, 132)
+        };
+        assert!(on_units(DType::F16, false, 2, [128, 64]).is_some());
+        assert!(on_units(DType::BF16, false, 8, [64, 128]).is_some());
+        for (dtype, packed, rows, lengths) in [
+            (DType::F16, false, 1, [128; 2]),
+            (DType::F16, false, 2, [136, 64]),
+            (DType::F16, false, 2, [64, 136]),
+            (DType::F16, true, 2, [128; 2]),
+            (DType::F32, false, 2, [64; 2]),
+        ] {
+            assert_eq!(on_units(dtype, packed, rows, lengths), None, "{dtype}, {rows} of {lengths:?}");
+        }
+        let four = FewRows::new((DType::F16, false), [4, 1], 128, 32).unwrap();
+        let workgroup = |keys| four.on_units([128; 2], keys, 132).map(FewRows::workgroup);
+        assert_eq!([workgroup(8 * 512), workgroup(8 * 4096)], [Some(128), Some(256)]);
     }
 
     #[test]

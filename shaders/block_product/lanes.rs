@@ -36,7 +36,8 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows
         let rows: Vec<_> = matrix.iter().map(|&row| blocks.unit(blocks.block(row, block), unit)).collect();
         let places = blocks.places(unit);
         for (n, together) in places.chunks(vectors.places).enumerate() {
-            let neighbours = vectors.at(together.iter().map(|place| block * elements + place.first).collect());
+            let neighbours = vectors
+                .at(together.iter().map(|place| place.run(k.u32(0), block * elements, vectors.length())).collect());
             for (i, place) in together.iter().enumerate() {
                 let add = || {
                     let (number, mut products) = (n * vectors.places + i, Products::new(config));
@@ -101,9 +102,8 @@ impl<'k> Vectors<'k> {
         self.x.length()
     }
 
-    /// Returns the neighbours from some elements on.
-    fn at<'a>(&'a self, elements: Vec<Value<'k>>) -> Neighbours<'a, 'k> {
-        let runs: Vec<_> = elements.into_iter().map(|element| element / self.length()).collect();
+    /// Returns the neighbours from some loads on.
+    fn at<'a>(&'a self, runs: Vec<Value<'k>>) -> Neighbours<'a, 'k> {
         let exchanged = self.exchange.then(|| {
             // Each lane makes one of the loads.
             let (place, load) = (self.k.subgroup_lane() / self.loads, self.k.subgroup_lane() % self.loads);

@@ -26,16 +26,44 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
     let count = part.row_blocks * units;
     let steps = (count + (SHARING - 1)) / SHARING;
     let shares = shares_scale(config.format, SHARING);
-    // NVIDIA's driver would unroll the loop, to five times the instructions.
-    k.for_rolled(subgroup, steps, subgroups, |step| {
+    // If a step has one block, a lane has the same unit of each.
+    let places_of_lane = (units == SHARING).then(|| blocks.places(t));
+    let unit_of_step = |step: Value<'k>| {
+        if units == SHARING {
+            return (step, t);
+        }
         let at = step * SHARING + t;
         // Beyond the end, the last unit is loaded again, and taken as zeros.
-        let (is_inside, within) = if whole { (None, at) } else { (Some(at.lt(count)), at.min(count - 1)) };
-        let (block, unit) = (within / units, within % units);
-        let lines = matrix.map(|row| blocks.unit(blocks.block(row, block), unit));
+        let within = if whole { at } else { at.min(count - 1) };
+        (within / units, within % units)
+    };
+    // Other formats have more registers to fill, and take longer if they load ahead.
+    let load_ahead = shares.then(|| {
+        let (block, unit) = unit_of_step(subgroup.min(steps - 1));
+        matrix.map(|row| blocks.ahead(blocks.block(row, block), unit))
+    });
+    // NVIDIA's driver would unroll the loop, to five times the instructions.
+    k.for_rolled(subgroup, steps, subgroups, |step| {
+        let is_inside = (!whole).then(|| (step * SHARING + t).lt(count));
+        let (block, unit) = unit_of_step(step);
+        let lines = match &load_ahead {
+            Some(lines) => {
+                let units = [0, 1].map(|i| blocks.unit_of(&lines[i], blocks.block(matrix[i], block), unit));
+                let (block, unit) = unit_of_step((step + subgroups).min(steps - 1));
+                for (line, row) in lines.iter().zip(matrix) {
+                    blocks.load_ahead(line, blocks.block(row, block), unit);
+                }
+                units
+            }
+            None => matrix.map(|row| blocks.unit(blocks.block(row, block), unit)),
+        };
         // If a step's numbers share a scale, it is for their sums.
         let products = if shares { k.zero_matrix(types[2]) } else { sums };
-        for (i, place) in blocks.places(unit).iter().enumerate() {
+        let places = match &places_of_lane {
+            Some(places) => places,
+            None => &blocks.places(unit),
+        };
+        for (i, place) in places.iter().enumerate() {
             let is_there = match (place.is_there, is_inside) {
                 (Some(is_there), Some(is_inside)) => Some(is_there & is_inside),
                 (is_there, is_inside) => is_there.or(is_inside),
@@ -44,9 +72,9 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
                 true => Numbers { of: line, place: i, scale: None },
                 false => Numbers::new(line, i, is_there),
             });
-            let run = (block * elements + place.first) / LOAD;
             for load in 0..2 {
-                let eight = |&line: &Value<'k>| or_zero(is_there, x.load(line + run + load));
+                let eight =
+                    |&line: &Value<'k>| or_zero(is_there, x.load(place.run(line, block * elements, LOAD) + load));
                 let eights: Vec<_> = vectors.iter().map(eight).collect();
                 for four in 0..2 {
                     let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| four_of(k, eight, four)).collect();

@@ -9,7 +9,7 @@ pub(crate) use neighbours::Neighbours;
 pub(crate) use order::{BlockMatrix, DeclaredMatrix, MatrixParameters, Order};
 
 use crate::base::block_format::BlockFormat;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 use half::f16;
 use smallvec::SmallVec;
 
@@ -49,6 +49,13 @@ struct Loaded<'k> {
     /// The words of a run: all four, or those that an invocation takes.
     length: usize,
     /// The number of runs.
+    runs: usize,
+}
+
+/// What a unit needs of memory, loaded for later.
+pub(crate) struct Ahead<'k> {
+    words: SmallVec<[Var<'k>; 16]>,
+    length: usize,
     runs: usize,
 }
 
@@ -118,10 +125,20 @@ pub(crate) const BYTES: [u32; 4] = [0, 2, 1, 3];
 
 /// Where sixteen neighbours of a unit are.
 pub(crate) struct Place<'k> {
-    /// The first one's place in the block.
-    pub first: Value<'k>,
+    /// The place of the unit's first number in the block, a multiple of 16, and how far behind it they begin.
+    unit: Value<'k>,
+    behind: u32,
     /// Whether the unit has them. `None` if every unit has.
     pub is_there: Option<Value<'k>>,
+}
+
+impl<'k> Place<'k> {
+    /// Returns where the first one of them is, in runs of `length` elements. The line of numbers begins at the run
+    /// `line`, and the block at an element of it. The length divides 16.
+    pub fn run(&self, line: Value<'k>, block: Value<'k>, length: u32) -> Value<'k> {
+        // What a unit's places have in common is computed once.
+        line + (block + self.unit) / length + self.behind / length
+    }
 }
 
 /// Returns the units of a block.
@@ -389,28 +406,49 @@ impl<'k> Blocks<'k> {
 
     /// Returns where a unit's numbers are, sixteen at a time.
     pub fn places(&self, unit: Value<'k>) -> Vec<Place<'k>> {
-        let always = |first| Place { first, is_there: None };
         let (half, odd) = (unit >> 1, unit & 1);
+        let places = |first: Value<'k>, count: u32, apart: u32| {
+            (0..count).map(|s| Place { unit: first, behind: apart * s, is_there: None }).collect()
+        };
         match self.format {
             BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::Q6_K | BlockFormat::TQ2_0 => {
-                (0..4).map(|s| always(half * 128 + odd * 16 + 32 * s)).collect()
+                places(half * 128 + odd * 16, 4, 32)
             }
-            BlockFormat::Q4_K | BlockFormat::Q5_K => (0..2).map(|s| always(half * 64 + odd * 16 + 32 * s)).collect(),
-            BlockFormat::IQ4_XS => (0..2).map(|s| always(unit * 32 + 16 * s)).collect(),
+            BlockFormat::Q4_K | BlockFormat::Q5_K => places(half * 64 + odd * 16, 2, 32),
+            BlockFormat::IQ4_XS => places(unit * 32, 2, 16),
             BlockFormat::TQ1_0 => {
                 // The last 16 bytes have half as many neighbours per digit, and the four bytes of the second plane.
                 let last = unit.eq(2);
                 let first = |digit: u32| last.select(self.k.u32(160 + 16 * digit), unit * 16 + 32 * digit);
-                let rest = Place { first: self.k.u32(240), is_there: Some(last) };
-                (0..5).map(|digit| always(first(digit))).chain([rest]).collect()
+                let digits = (0..5).map(|digit| Place { unit: first(digit), behind: 0, is_there: None });
+                let rest = Place { unit: self.k.u32(240), behind: 0, is_there: Some(last) };
+                digits.chain([rest]).collect()
             }
-            _ => (0..2).map(|s| always(self.k.u32(16 * s))).collect(),
+            _ => places(self.k.u32(0), 2, 16),
         }
     }
 
     /// Loads a unit and returns it.
     pub fn unit<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         self.decode(&self.load(block, unit), block, unit)
+    }
+
+    /// Loads what a unit needs, for later.
+    pub fn ahead(&self, block: Value<'k>, unit: Value<'k>) -> Ahead<'k> {
+        let Loaded { words, length, runs } = self.load(block, unit);
+        Ahead { words: words.into_iter().map(|word| self.k.var(word)).collect(), length, runs }
+    }
+
+    /// Returns the unit that was loaded before.
+    pub fn unit_of<'a>(&'a self, ahead: &Ahead<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let &Ahead { ref words, length, runs } = ahead;
+        let words = words.iter().map(|word| word.get()).collect();
+        self.decode(&Loaded { words, length, runs }, block, unit)
+    }
+
+    /// Loads what another unit needs.
+    pub fn load_ahead(&self, ahead: &Ahead<'k>, block: Value<'k>, unit: Value<'k>) {
+        ahead.words.iter().zip(self.load(block, unit).words).for_each(|(ahead, word)| ahead.set(word));
     }
 
     /// Loads what a unit needs.

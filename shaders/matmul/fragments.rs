@@ -19,6 +19,7 @@
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
 use super::{Along, Matmul, Matrix, ProductBlock, in_runs};
+use crate::kernels::elements::halves;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -183,11 +184,6 @@ impl<'k> FragmentSide<'k> {
         let order = if self.role == MatrixRole::A { [0, 2, 1, 3] } else { [0, 1, 2, 3] };
         self.k.matrix_of_words(ty, &order.map(|word| fragment.lane(word)))
     }
-}
-
-/// Returns the lower or the upper halves of two words, as one word.
-pub(super) fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
-    if upper == 0 { (a & 0xffff) | (b << 16) } else { (a >> 16) | (b & 0xffff_0000u32) }
 }
 
 /// A workgroup at work.

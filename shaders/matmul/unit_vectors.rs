@@ -1,8 +1,8 @@
 //! Products of a matrix and up to 16 vectors on matrix units, from registers. The matrix is read once. The subgroups of
 //! a workgroup share the depth, and each loads a step ahead.
 
-use super::fragments::halves;
 use super::{Along, Matmul, Matrix, Output, ProductBlock, in_runs};
+use crate::kernels::elements::halves;
 use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, UNIT};
 use crate::shader::{Access, Array, KernelBuilder, MatrixType, MatrixVar, Scalar, Type, Value, Var};
 

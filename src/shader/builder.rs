@@ -46,6 +46,8 @@ struct Binding {
     variable: Word,
     element: Type,
     access: Access,
+    /// The same buffer once more, with the lanes of its vectors as elements.
+    lanes: Option<Word>,
 }
 
 pub(super) struct State {
@@ -549,8 +551,25 @@ impl KernelBuilder {
         };
         let mut state = self.state.borrow_mut();
         state.module.name(variable, name.replace('\0', " "));
-        state.bindings.push(Binding { variable, element, access });
+        state.bindings.push(Binding { variable, element, access, lanes: None });
         (variable, last)
+    }
+
+    /// Returns a buffer that is only read, with the lanes of its vectors as elements. `None` if the target cannot bind
+    /// a buffer twice.
+    pub(super) fn lanes_of(&self, variable: Word, lane: Type) -> Option<Word> {
+        if self.target.wgsl || self.buffer_class() != StorageClass::StorageBuffer {
+            return None;
+        }
+        let place = self.state.borrow().bindings.iter().position(|binding| binding.variable == variable)?;
+        let known = self.state.borrow().bindings[place].lanes;
+        known.or_else(|| {
+            let array = self.runtime_array(lane, self.type_id(lane));
+            let pointer = self.pointer_type(self.buffer_class(), self.buffer_block(array, Access::Read));
+            let lanes = Some(self.global(pointer, StorageClass::StorageBuffer));
+            self.state.borrow_mut().bindings[place].lanes = lanes;
+            lanes
+        })
     }
 
     /// Declares the structure of a buffer. Its only member is an array.
@@ -752,7 +771,8 @@ impl KernelBuilder {
         let state = &mut *self.state.borrow_mut();
         let module = &mut state.module;
         let variables: &[Binding] = if self.target.addresses { &[] } else { &state.bindings };
-        let mut bound: Vec<Word> = variables.iter().map(|b| b.variable).collect();
+        let mut bound: Vec<Vec<Word>> =
+            variables.iter().map(|b| [b.variable].into_iter().chain(b.lanes).collect()).collect();
         for binding in variables.iter().filter(|b| b.access == Access::Read) {
             module.decorate(binding.variable, Decoration::NonWritable, []);
         }
@@ -772,12 +792,13 @@ impl KernelBuilder {
             module.insert_types_global_values(InsertPoint::End, variable);
             module.name(state.block, "parameters");
             if class == StorageClass::Uniform {
-                bound.push(state.block);
+                bound.push(vec![state.block]);
             }
         }
-        for (index, variable) in bound.into_iter().enumerate() {
+        let numbered = (0..).zip(bound).flat_map(|(index, variables)| variables.into_iter().map(move |v| (index, v)));
+        for (index, variable) in numbered {
             module.decorate(variable, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
-            module.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(index as u32)]);
+            module.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(index)]);
         }
     }
 

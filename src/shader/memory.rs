@@ -201,6 +201,9 @@ impl<'k> Array<'k> {
         if self.element.lanes == 1 {
             return self.load(index);
         }
+        if let Some(lanes) = self.as_lanes() {
+            return lanes.load(index);
+        }
         let (vector, lane) = (self.within(index / self.element.lanes), index % self.element.lanes);
         let load = |lane| self.kernel.load_from(self.pointer(vector, lane), self.class, self.stored.lane());
         if self.stored == self.element {
@@ -209,6 +212,17 @@ impl<'k> Array<'k> {
         let pair = load((self.stored.lanes > 1).then(|| lane >> 1));
         let [low, high] = words_of_pair(pair);
         (lane & 1).eq(0).select(low, high).bitcast(self.element.lane())
+    }
+
+    /// Returns the same buffer with the lanes of vectors as elements, if the target can bind it twice. The place of a
+    /// lane is then found without a quotient and a remainder.
+    fn as_lanes(self) -> Option<Array<'k>> {
+        if self.writable || self.last.is_some() || self.stored != self.element {
+            return None;
+        }
+        let lane = self.element.lane();
+        let variable = self.kernel.lanes_of(self.variable, lane)?;
+        Some(Array { variable, element: lane, stored: lane, ..self })
     }
 
     /// Stores an element.

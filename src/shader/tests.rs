@@ -6,6 +6,7 @@ use crate::backend::info::MemoryKind;
 use crate::backend::registry;
 use crate::base::error::Error;
 use half::f16;
+use rspirv::dr::Operand;
 use rspirv::spirv::{Decoration, Op};
 use smallvec::SmallVec;
 use std::sync::mpsc;
@@ -146,6 +147,24 @@ fn vectors_of_floats_lane_by_lane() {
     };
     let expected: Vec<u32> = numbers.chunks(2).flat_map(|pair| [pair, pair].concat()).collect();
     check(33, write, &[&numbers], 1, &expected);
+}
+
+/// WGSL cannot bind a buffer twice. A buffer that is written could change behind the back of its second variable.
+#[test]
+fn lanes_are_bound_again_where_nothing_speaks_against_it() {
+    let bound = |target, access| {
+        let k = KernelBuilder::new("lanes", target, 8);
+        let x = k.buffer("x", Type::vec4(Scalar::U32), access);
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let lanes = [1, 6].map(|lane| x.load_lane(k.global_index() + lane));
+        y.store(k.global_index(), lanes[0] + lanes[1]);
+        let module = rspirv::dr::load_words(k.finish().unwrap().spirv().unwrap()).unwrap();
+        let is_first = |operands: &[Operand]| operands.ends_with(&[Decoration::Binding.into(), 0u32.into()]);
+        module.annotations.iter().filter(|annotation| is_first(&annotation.operands)).count()
+    };
+    assert_eq!(bound(Target::VULKAN, Access::Read), 2);
+    assert_eq!(bound(Target::VULKAN, Access::ReadWrite), 1);
+    assert_eq!(bound(Target::WEBGPU, Access::Read), 1);
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl AttentionCall<'_> {
         }
         let heads = self.heads / self.kv_heads;
         let few = FewRows::new((dtype, self.packed), [heads, self.queries], self.features.max(self.columns), lanes);
-        few.filter(|few| {
+        let can = |few: &FewRows| {
             // Places of keys are computed in 32 bits, also of some behind the last key.
             let keys = if self.pages { 0 } else { self.keys + few.step() as usize };
             let reach = |x: &Tensor| keys * x.strides()[x.rank() - 2].unsigned_abs();
@@ -115,7 +115,42 @@ impl AttentionCall<'_> {
                 && few.workgroup() <= info.limits.max_workgroup_invocations
                 && info.limits.max_bindings as usize >= MOST_BINDINGS
                 && [self.key, self.value].into_iter().all(|x| reach(x) / run_of(dtype) <= u32::MAX as usize)
-        })
+        };
+        let few = few?;
+        let all_keys = self.batch.iter().product::<usize>() * self.kv_heads * self.keys;
+        let units = tuning::compute_units(info.compute_units);
+        let on_units = few
+            .on_units([self.features, self.columns], all_keys, units)
+            .filter(|few| can(few) && self.units_take(*few));
+        on_units.or_else(|| Some(few).filter(can))
+    }
+
+    /// Whether matrix units compute a few rows: the device has them, and a self-test has passed.
+    fn units_take(&self, few: FewRows) -> bool {
+        let (device, dtype) = (self.query.device(), self.query.dtype());
+        let has_units = device.tuning().units.vectors
+            && device.info().features.matrix_units.multiply(dtype, AttentionUnits::UNITS)
+            && !environment::settings().force.no_units;
+        let tile = AttentionTile::FewRows(few.of_any_queries());
+        has_units && self_test::is_trusted(device, &self.config_of(tile))
+    }
+
+    /// Returns the kernel of a tile for operands as they are.
+    fn config_of(&self, tile: AttentionTile) -> Attention {
+        Attention {
+            dtype: self.query.dtype(),
+            batch_rank: 1,
+            features: self.features as u32,
+            columns: self.columns as u32,
+            mask: self.config.mask.as_ref().map(Tensor::dtype),
+            softcap: self.config.softcap.is_some(),
+            paged: false,
+            packed: false,
+            prologues: Default::default(),
+            tile,
+            parts: false,
+            epilogue: None,
+        }
     }
 
     /// Returns how matrix units compute the result, if the device has them and a self-test has passed.
@@ -146,21 +181,7 @@ impl AttentionCall<'_> {
             self.batch.iter().product::<usize>() * self.row_blocks(tile) >= compute_units
         });
         let units = *filling.or(possible.last())?;
-        let config = Attention {
-            dtype,
-            batch_rank: 1,
-            features: self.features as u32,
-            columns: self.columns as u32,
-            mask: self.config.mask.as_ref().map(Tensor::dtype),
-            softcap: self.config.softcap.is_some(),
-            paged: false,
-            packed: false,
-            prologues: Default::default(),
-            tile: AttentionTile::MatrixUnits(units),
-            parts: false,
-            epilogue: None,
-        };
-        self_test::is_trusted(device, &config).then_some(units)
+        self_test::is_trusted(device, &self.config_of(AttentionTile::MatrixUnits(units))).then_some(units)
     }
 
     /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.

@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::launch::Launch;
-use crate::kernels::attention::{Attention, Parameters};
+use crate::kernels::attention::{Attention, AttentionTile, Parameters};
 use crate::kernels::parameters::Strided;
 use crate::lazy::allocate;
 use crate::ops::verdict;
@@ -46,13 +46,15 @@ const V: usize = 2;
 const MASK: usize = 3;
 
 impl Trial {
-    /// Returns a trial that fills a block of rows and begins another one. All rows of a block see some stages wholly,
-    /// and there are stages before and behind these.
+    /// Returns a trial that fills a block of rows, and begins another one if there may be several. All rows of a block
+    /// see some stages wholly, and there are stages before and behind these.
     fn new(config: &Attention) -> Trial {
         let (rows, stage) = config.tile.block();
         let [features, columns] = [config.features, config.columns].map(|length| length as usize);
         let window = rows + 3 * stage;
-        let (queries, keys) = (rows + 17, window + rows + 33);
+        // A few rows are one block.
+        let others = if matches!(config.tile, AttentionTile::FewRows(_)) { 0 } else { 17 };
+        let (queries, keys) = (rows + others, window + rows + 33);
         let numbers =
             [(Q, queries, features), (K, keys, features), (V, keys, columns)].map(|(operand, rows, length)| {
                 (0..rows * length).map(|at| Trial::number(operand, at / length, at % length)).collect()
@@ -112,6 +114,7 @@ impl Trial {
             scale: Word::of(self.scale(), wide, OP)?,
             softcap: softcap.then(|| Word::of(CAP, wide, OP)).transpose()?,
             span: None,
+            part_count: None,
             pages: None,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             q: place(true, features),
@@ -183,10 +186,18 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::attention::{AttentionTile, AttentionUnits};
+    use crate::kernels::attention::{AttentionUnits, FewRows};
 
-    fn trial(dtype: DType, mask: Option<DType>) -> Trial {
-        let tile = AttentionTile::MatrixUnits(AttentionUnits { subgroups: 8, keys: 64, reductions: false });
+    fn units() -> AttentionTile {
+        AttentionTile::MatrixUnits(AttentionUnits { subgroups: 8, keys: 64, reductions: false })
+    }
+
+    fn few_rows() -> AttentionTile {
+        let few = FewRows::new((DType::F16, false), [5, 1], 128, 32).unwrap().of_any_queries();
+        AttentionTile::FewRows(few.on_units([128, 64], 4096, 132).unwrap())
+    }
+
+    fn trial(tile: AttentionTile, dtype: DType, mask: Option<DType>) -> Trial {
         Trial::new(&Attention {
             dtype,
             batch_rank: 1,
@@ -209,8 +220,14 @@ mod tests {
 
     #[test]
     fn wrong_rows_are_seen() {
-        for (dtype, mask) in [(DType::F16, None), (DType::BF16, None), (DType::F16, Some(DType::F32))] {
-            let trial = trial(dtype, mask);
+        for (tile, dtype, mask) in [
+            (units(), DType::F16, None),
+            (units(), DType::BF16, None),
+            (units(), DType::F16, Some(DType::F32)),
+            (few_rows(), DType::F16, None),
+            (few_rows(), DType::BF16, Some(DType::U8)),
+        ] {
+            let trial = trial(tile, dtype, mask);
             let (queries, columns) = (trial.queries, trial.config.columns as usize);
             let right = rows(&trial);
             // All rows of the first block see more than two stages, and there are keys before and behind.
@@ -222,10 +239,14 @@ mod tests {
                 change(&mut other);
                 trial.check(&rows(&other)).unwrap_err()
             };
-            with(&|trial| trial.window += 1);
+            // A few rows have few keys ahead, and a single key weighs little.
+            if queries > block {
+                with(&|trial| trial.window += 1);
+                with(&|trial| trial.ahead = 2);
+                with(&|trial| trial.ahead = 1000);
+            }
+            with(&|trial| trial.window += 16);
             with(&|trial| trial.window = 1000);
-            with(&|trial| trial.ahead = 2);
-            with(&|trial| trial.ahead = 1000);
             with(&|trial| trial.config.features -= 1);
             with(&|trial| trial.config.softcap = true);
             with(&|trial| trial.config.mask = if mask.is_some() { None } else { Some(DType::U8) });
