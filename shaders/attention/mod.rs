@@ -90,9 +90,8 @@ parameters! {
     scale: Float = Float(config.dtype),
     /// The cap of the scores.
     softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
-    /// The keys per part, and the number of parts.
+    /// The keys per part.
     span: Option<Size> = config.has_span().then_some(Size),
-    part_count: Option<Size> = config.has_span().then_some(Size),
     pages: Option<PageTable> = config.paged.then_some(PageTable),
     /// The lengths of the batch axes.
     lengths: Lengths = Lengths(config.batch_rank),
@@ -328,13 +327,13 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, part_count, epilogue, ref pages, .. } = parameters;
+        let Declared { scale, softcap, span, epilogue, ref pages, .. } = parameters;
         let grid = &parameters.lengths;
-        // Divisions by 1 take no time, and others take long where there is little else to do.
+        // Divisions by 1 take no time.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
         let seq_q = if is_step { kernel.u32(1) } else { seq_q };
         let rows = group * seq_q;
-        let parts = part_count.unwrap_or(kernel.u32(1));
+        let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
         let most = config.paged.then(|| span.map_or(seq_kv, |span| span.min(seq_kv)));
         let block_rows = kernel.u32(config.tile.block().0 as u32);
         let down = match config.tile {

@@ -774,7 +774,10 @@ impl KernelBuilder {
         let mut bound: Vec<Vec<Word>> =
             variables.iter().map(|b| [b.variable].into_iter().chain(b.lanes).collect()).collect();
         for binding in variables.iter().filter(|b| b.access == Access::Read) {
-            module.decorate(binding.variable, Decoration::NonWritable, []);
+            [binding.variable]
+                .into_iter()
+                .chain(binding.lanes)
+                .for_each(|v| module.decorate(v, Decoration::NonWritable, []));
         }
         if !state.parameters.is_empty() {
             let id = module.id();

@@ -108,7 +108,8 @@ impl FewRows {
         ];
         let samples: Vec<_> = all.into_iter().filter_map(sample).collect();
         let on_units = samples.clone().into_iter().filter_map(|(dtype, few, lengths)| {
-            few.on_units(lengths.map(|length| length as usize), 1, 1).map(|few| (dtype, few, lengths))
+            few.on_units(lengths.map(|length| length as usize), if few.joined { 4096 } else { 16 }, 1)
+                .map(|few| (dtype, few, lengths))
         });
         samples.into_iter().chain(on_units).collect()
     }

@@ -112,8 +112,8 @@ impl Tensor {
     /// In memory, the result has the tokens before the heads: `transpose(1, 2)` and a reshape to `(batch, tokens,
     /// heads * d_v)` take no copy.
     ///
-    /// Matrix units compute 16 or more queries of `f16` or `bf16` that share keys, and on GPUs of NVIDIA two to eight.
-    /// Then the weights of the values are rounded to that dtype.
+    /// Matrix units compute 16 or more queries of `f16` or `bf16` that share keys. On GPUs of NVIDIA they also compute
+    /// two to eight, if no operand has more than 128 columns. Then the weights of the values are rounded to that dtype.
     ///
     /// If a query sees no key, its result is zeros. That is so if `false` or minus infinity masks all keys, or if there
     /// are none. Keys that a query does not see may hold anything. The values of these keys must be finite, as they are
@@ -473,7 +473,6 @@ impl<'a> AttentionCall<'a> {
             scale,
             softcap,
             span: config.has_span().then_some(span),
-            part_count: config.has_span().then_some(parts),
             pages: None,
             lengths,
             q: next(),

@@ -120,7 +120,6 @@ impl AttentionCall<'_> {
             scale,
             softcap,
             span: config.has_span().then_some(span),
-            part_count: config.has_span().then_some(parts),
             pages: Some(layer.places.clone()),
             lengths,
             q: Strided { offset: *offset, strides: q.into_iter().collect() },

@@ -31,6 +31,8 @@ struct Trial {
     config: Attention,
     queries: usize,
     keys: usize,
+    /// The keys behind the last query.
+    behind: usize,
     /// How far back and ahead a query sees, its own key included.
     window: i32,
     ahead: i32,
@@ -52,14 +54,14 @@ impl Trial {
         let (rows, stage) = config.tile.block();
         let [features, columns] = [config.features, config.columns].map(|length| length as usize);
         let window = rows + 3 * stage;
-        // A few rows are one block.
-        let others = if matches!(config.tile, AttentionTile::FewRows(_)) { 0 } else { 17 };
-        let (queries, keys) = (rows + others, window + rows + 33);
+        // A few rows are one block. Without keys behind them, hardly any of them would have keys ahead.
+        let (others, behind) = if matches!(config.tile, AttentionTile::FewRows(_)) { (0, stage) } else { (17, 0) };
+        let (queries, keys) = (rows + others, window + rows + 33 + behind);
         let numbers =
             [(Q, queries, features), (K, keys, features), (V, keys, columns)].map(|(operand, rows, length)| {
                 (0..rows * length).map(|at| Trial::number(operand, at / length, at % length)).collect()
             });
-        Trial { config: config.clone(), queries, keys, window: window as i32, ahead: 1, numbers }
+        Trial { config: config.clone(), queries, keys, behind, window: window as i32, ahead: 1, numbers }
     }
 
     /// Returns a number from -1 to 1 that the dtypes of attention have.
@@ -76,6 +78,11 @@ impl Trial {
     fn mask(&self, query: usize, key: usize) -> f64 {
         let number = Trial::number(MASK, query, key);
         if self.config.mask.is_some_and(DType::is_float) { number } else { f64::from(number > -0.5) }
+    }
+
+    /// Returns the key at which the first query stands.
+    fn reach(&self) -> i32 {
+        self.keys as i32 - (self.queries + self.behind) as i32
     }
 
     fn scale(&self) -> f64 {
@@ -102,7 +109,7 @@ impl Trial {
             let strides = std::iter::repeat_n(0, before).chain([line as isize, 1]).collect();
             Strided { offset: 0, strides }
         };
-        let reach = self.keys as i32 - self.queries as i32;
+        let reach = self.reach();
         let wide = dtype.widened();
         let parameters = Parameters {
             queries: self.queries,
@@ -114,7 +121,6 @@ impl Trial {
             scale: Word::of(self.scale(), wide, OP)?,
             softcap: softcap.then(|| Word::of(CAP, wide, OP)).transpose()?,
             span: None,
-            part_count: None,
             pages: None,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             q: place(true, features),
@@ -141,7 +147,7 @@ impl Trial {
     /// Computes a row by its definition.
     fn row(&self, query: usize) -> Vec<f64> {
         let Attention { features, columns, mask, softcap, .. } = self.config;
-        let own = (query + self.keys) as i32 - self.queries as i32;
+        let own = query as i32 + self.reach();
         let sees = |key: usize| {
             let hidden = mask.is_some_and(|dtype| !dtype.is_float() && self.mask(query, key) == 0.0);
             (1 - self.ahead..self.window).contains(&(own - key as i32)) && !hidden
@@ -239,14 +245,12 @@ mod tests {
                 change(&mut other);
                 trial.check(&rows(&other)).unwrap_err()
             };
-            // A few rows have few keys ahead, and a single key weighs little.
-            if queries > block {
-                with(&|trial| trial.window += 1);
-                with(&|trial| trial.ahead = 2);
-                with(&|trial| trial.ahead = 1000);
-            }
-            with(&|trial| trial.window += 16);
+            // A single key weighs too little to show in each of a few rows.
+            let more = if queries > block { 1 } else { 16 };
+            with(&|trial| trial.window += more);
             with(&|trial| trial.window = 1000);
+            with(&|trial| trial.ahead += more);
+            with(&|trial| trial.ahead = 1000);
             with(&|trial| trial.config.features -= 1);
             with(&|trial| trial.config.softcap = true);
             with(&|trial| trial.config.mask = if mask.is_some() { None } else { Some(DType::U8) });
