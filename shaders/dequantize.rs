@@ -118,7 +118,7 @@ impl Family for Dequantize {
                 let store = || {
                     let number = blocks.exact(decoded.scale(i), decoded.digits(i, 0));
                     let number = selected.map_or(number, |(_, inside)| inside.select(number, nan));
-                    y.store(k, place.run(k.u32(0), block * self.format.block_elements() as u32, 1) + word * 4, number);
+                    y.store(k, block * self.format.block_elements() as u32 + place.first() + word * 4, number);
                 };
                 match place.is_there {
                     Some(is_there) => drop(k.when(is_there, store)),

@@ -61,7 +61,7 @@ mod tests {
                             for lane in 0..4 {
                                 let product = digits.lane(lane) * factor;
                                 let number = offset.map_or(product, |m| digits.lane(lane).fma(factor, m));
-                                let at = place.run(k.u32(0), block * elements, 1) + (four * 4 + lane);
+                                let at = block * elements + place.first() + (four * 4 + lane);
                                 y.store(at, number.convert(Scalar::F32));
                                 let offset = offset.unwrap_or(product);
                                 let all = [number, product, offset].map(|x| x.convert(Scalar::F32).abs());

@@ -37,7 +37,7 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows
         let places = blocks.places(unit);
         for (n, together) in places.chunks(vectors.places).enumerate() {
             let neighbours = vectors
-                .at(together.iter().map(|place| place.run(k.u32(0), block * elements, vectors.length())).collect());
+                .at(together.iter().map(|place| (block * elements + place.first()) / vectors.length()).collect());
             for (i, place) in together.iter().enumerate() {
                 let add = || {
                     let (number, mut products) = (n * vectors.places + i, Products::new(config));

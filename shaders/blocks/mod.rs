@@ -133,6 +133,11 @@ pub(crate) struct Place<'k> {
 }
 
 impl<'k> Place<'k> {
+    /// Returns the place of the first one of them in the block.
+    pub fn first(&self) -> Value<'k> {
+        self.unit + self.behind
+    }
+
     /// Returns where the first one of them is, in runs of `length` elements. The line of numbers begins at the run
     /// `line`, and the block at an element of it. The length divides 16.
     pub fn run(&self, line: Value<'k>, block: Value<'k>, length: u32) -> Value<'k> {
