@@ -38,7 +38,7 @@ pub(crate) struct FewRows {
 enum Products {
     /// Lanes. So many of them share a key, a power of two.
     Lanes { sharing: u32 },
-    /// Matrix units, for values of at most so many times 64 elements.
+    /// Matrix units. Values have at most 64 elements for each octet.
     Units { octets: u32 },
 }
 
@@ -68,8 +68,8 @@ impl FewRows {
         fits.then_some(FewRows { rows, is_step, subgroups, lanes, per_run, products, packed, joined: false })
     }
 
-    /// Returns the same on matrix units, if they can multiply these rows. `keys` counts those of all heads, which
-    /// `compute_units` compute units share.
+    /// Returns the same on matrix units, if they can multiply these rows. `keys` is the number of keys of all heads
+    /// together. `compute_units` compute units share them.
     pub fn on_units(self, [features, columns]: [usize; 2], keys: usize, compute_units: usize) -> Option<FewRows> {
         let fits = features.max(columns) <= FewRows::LONGEST_ON_UNITS;
         let can = self.per_run == 8 && self.lanes == unit_sums::LANES && fits;

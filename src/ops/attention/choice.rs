@@ -135,8 +135,8 @@ impl AttentionCall<'_> {
         has_units && self_test::is_trusted(device, &self.config_of(tile))
     }
 
-    /// Returns the kernel of a tile for operands as they are.
-    fn config_of(&self, tile: AttentionTile) -> Attention {
+    /// Returns the kernel of a tile for operands as they are, with one batch axis.
+    pub(super) fn config_of(&self, tile: AttentionTile) -> Attention {
         Attention {
             dtype: self.query.dtype(),
             batch_rank: 1,

@@ -412,20 +412,8 @@ impl<'a> AttentionCall<'a> {
         let span = self.choose_span(tile, blocks);
         let parts = self.keys.div_ceil(span);
         let tile = tile.joining(parts > 1);
-        let config = Attention {
-            dtype: self.query.dtype(),
-            batch_rank: batch.len(),
-            features: self.features as u32,
-            columns: self.columns as u32,
-            mask: self.config.mask.as_ref().map(Tensor::dtype),
-            softcap: self.config.softcap.is_some(),
-            paged: false,
-            packed: false,
-            prologues: Default::default(),
-            tile,
-            parts: parts > 1 && tile.stores_parts(),
-            epilogue: None,
-        };
+        let parts_apart = parts > 1 && tile.stores_parts();
+        let config = Attention { batch_rank: batch.len(), parts: parts_apart, ..self.config_of(tile) };
         let reads = [span.div_ceil(block_keys), row_blocks * tile.loads_per_block()];
         let (mut config, loaded) = self.load(config, &operands, reads)?;
         let view = |(x, (_, shape)): (&Loaded, &(&Tensor, Shape))| match x.view.shape() == shape {
