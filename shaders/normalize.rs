@@ -1,7 +1,7 @@
 //! Normalisations: each row of elements becomes a function of the whole row. The elements along some axes form a row.
 
 use super::Family;
-use super::elements::{Elements, Quads, Strides};
+use super::elements::{Elements, Quads};
 use super::elementwise::InputLayout;
 use super::epilogue::{Epilogue, Outputs, Store};
 use super::expr::{BinaryOp, Expr, UnaryOp};
@@ -10,7 +10,7 @@ use super::prologue::{Head, Prologue};
 use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
 use crate::base::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use crate::shader::{Dialect, KernelBuilder, Type, Value};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -38,6 +38,9 @@ impl NormalizeOp {
         !matches!(self, NormalizeOp::Softmax | NormalizeOp::LogSoftmax)
     }
 }
+
+/// The most loads of a member whose weights and biases are loaded before the row is added up.
+const MOST_EARLY: u32 = 8;
 
 /// The elements of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,6 +186,16 @@ impl Family for Normalize {
         let terms = length.convert(dtype.compute_scalar());
         let ty = Type { scalar: dtype.compute_scalar(), lanes: across };
         let x = Row::new(member, self.held, ty, length / along, load);
+        let affine = |j: Value<'k>| {
+            let j = j * along;
+            let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
+            let place = [channels.as_ref().map_or(j, channel)];
+            [&weight, &bias].map(|vector| vector.as_ref().map(|(source, at)| source.load(k, at.at(&place))))
+        };
+        // Weights and biases of a short row are on their way while it is added up. Else each load would wait for the
+        // store before it. Those of a longer row would take too many registers.
+        let is_short = matches!(self.held, Held::Registers(..=MOST_EARLY)) && k.target().dialect != Dialect::OpenCl;
+        let early: Vec<_> = x.held_places().filter(|_| is_short).map(affine).collect();
 
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
@@ -220,22 +233,19 @@ impl Family for Normalize {
         let row_exists = (member.row * across).lt(count);
         let output_place = |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
         if let Some(elements) = &elements {
-            x.each(|j, exists, element| {
+            x.each(|Place { index: j, exists, .. }, element| {
                 let exists = exists.map_or(row_exists, |exists| row_exists & exists);
                 k.when(exists, || elements.store(k, output_place(j * along), element));
             });
         }
-        y_row.each(|j, exists, normal| {
+        y_row.each(|Place { number, index: j, exists }, normal| {
             // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers them
             // too.
             k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
-                let j = j * along;
-                let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
-                let place = [channels.as_ref().map_or(j, channel)];
-                let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
-                let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
-                let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
-                y.store(k, output_place(j), shifted);
+                let [weight, bias] = early.get(number).copied().unwrap_or_else(|| affine(j));
+                let scaled = weight.map_or(normal, |weight| normal * weight);
+                let shifted = bias.map_or(scaled, |bias| scaled + bias);
+                y.store(k, output_place(j * along), shifted);
             });
         });
     }
@@ -258,6 +268,7 @@ impl Family for Normalize {
                     (workgroup, None, Load::Element, held),
                     (workgroup, None, Load::Along, held),
                     (workgroup, Some(32), Load::Along, held),
+                    (workgroup, None, Load::Along, Held::Registers(MOST_EARLY + 1)),
                     (Team::Workgroup(8), Some(8), Load::Along, single),
                 ];
                 // The caller of these operations chooses the axis of the rows.
@@ -358,6 +369,16 @@ enum Numbers<'k> {
     Registers(Vec<(Value<'k>, Value<'k>)>),
 }
 
+/// Where a member's load of a row is.
+struct Place<'k> {
+    /// How many loads the member had before it, in its turn or in its registers.
+    number: usize,
+    /// How many loads of the row lie before it.
+    index: Value<'k>,
+    /// Whether it is in the row. `None` if it is for sure.
+    exists: Option<Value<'k>>,
+}
+
 impl<'k> Row<'k> {
     fn new(
         member: Member<'k>,
@@ -374,6 +395,16 @@ impl<'k> Row<'k> {
             }
         };
         Row { member, ty, length, numbers }
+    }
+
+    /// Returns the places of the numbers that this member holds, as far as they are known before the row is gone
+    /// through. All are within the row.
+    fn held_places(&self) -> impl Iterator<Item = Value<'k>> {
+        let numbers = match &self.numbers {
+            Numbers::Memory(..) => &[][..],
+            Numbers::Registers(numbers) => numbers,
+        };
+        numbers.iter().map(|&(j, _)| j.min(self.length - 1))
     }
 
     fn map(&self, f: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
@@ -459,21 +490,22 @@ impl<'k> Row<'k> {
         if load.ty() == self.ty { load } else { tree(load.lanes(), &combine) }
     }
 
-    /// Visits this member's numbers with their places. If a number may be beyond the row, `visit` also gets whether it
-    /// exists.
-    fn each(&self, visit: impl Fn(Value<'k>, Option<Value<'k>>, Value<'k>)) {
+    /// Visits this member's numbers with their places.
+    fn each(&self, visit: impl Fn(Place<'k>, Value<'k>)) {
         match &self.numbers {
             Numbers::Memory(load, turn) => {
                 // All loads come before the first store, as a compiler must assume that they share memory.
                 self.member.each_turn(*turn, self.length, |places| {
                     let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
-                    places.iter().zip(numbers).for_each(|(&j, x)| visit(j, None, x));
+                    for (number, (&index, x)) in places.iter().zip(numbers).enumerate() {
+                        visit(Place { number, index, exists: None }, x);
+                    }
                 });
             }
             Numbers::Registers(numbers) => {
-                for (i, &(j, x)) in numbers.iter().enumerate() {
-                    let last = i + 1 == numbers.len();
-                    visit(j, last.then(|| j.lt(self.length)), x);
+                for (number, &(index, x)) in numbers.iter().enumerate() {
+                    let last = number + 1 == numbers.len();
+                    visit(Place { number, index, exists: last.then(|| index.lt(self.length)) }, x);
                 }
             }
         }

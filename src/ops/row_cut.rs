@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::kernels::normalize::{Held, Load};
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::lazy::View;
+use crate::tuning;
 use std::ops::Range;
 
 /// Columns that a team goes down. `NARROW` columns of `f32` are 128 bytes. A team takes them if its members can then
@@ -119,8 +120,10 @@ impl RowView {
         let most = x.device().tuning().rows.held;
         let loads = if quads { self.length / 4 } else { self.length };
         // If a team is larger than needed, its members wait longer for one another: each member takes 64 bytes of
-        // fours.
+        // fours. If there are few rows, no other team works while a member does, so each takes half as much.
         let own = if quads && x.dtype.size_in_bytes() < 4 { 8 } else { 4 };
+        let are_few = self.rows <= tuning::compute_units(x.device().info().compute_units);
+        let own = if are_few { own / 2 } else { own };
         let spread = (loads / own).next_power_of_two().clamp(WORKGROUP as usize, 256);
         let needed = loads.div_ceil(most).next_power_of_two();
         let team = (spread.max(needed) as u32).min(largest_team(x.device()));
