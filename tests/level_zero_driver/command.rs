@@ -5,7 +5,7 @@ use crate::event::Event;
 use crate::ffi::{CopyRegion, ResultCode};
 use crate::handles::Object;
 use crate::kernel::Launch;
-use crate::memory::{self, Allocation};
+use crate::memory::{self, Use};
 use crate::report::misuse;
 use crate::{opencl, progress};
 use std::ptr;
@@ -82,7 +82,7 @@ pub struct Command {
     pub work: Work,
     pub signal: Option<Arc<Event>>,
     pub waits: Vec<Arc<Event>>,
-    pub memory: Vec<Arc<Allocation>>,
+    pub memory: Vec<Use>,
 }
 
 impl Command {
@@ -100,7 +100,7 @@ impl Command {
         let dead = |what: &str| {
             Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, format!("submitted a command whose {what} was destroyed")))
         };
-        if !self.memory.iter().all(|allocation| allocation.is_alive()) {
+        if !self.memory.iter().all(|used| used.allocation.is_alive()) {
             return dead("memory");
         }
         if let Work::Launch(launch) = &self.work
@@ -121,7 +121,7 @@ impl Command {
 
     /// Marks everything that the command needs as in use, on submission.
     pub fn begin_use(&self) {
-        self.memory.iter().for_each(|allocation| allocation.begin_use());
+        self.memory.iter().for_each(Use::begin);
         self.events().for_each(|event| event.life().begin_use());
         if let Work::Launch(launch) = &self.work {
             launch.kernel.life().begin_use();
@@ -130,7 +130,7 @@ impl Command {
 
     /// Ends the use that [`Self::begin_use`] marked.
     pub fn end_use(&self) {
-        self.memory.iter().for_each(|allocation| allocation.end_use());
+        self.memory.iter().for_each(Use::end);
         self.events().for_each(|event| event.life().end_use());
         if let Work::Launch(launch) = &self.work {
             launch.kernel.life().end_use();
@@ -176,8 +176,8 @@ fn copy(dst: usize, src: usize, bytes: usize) {
     unsafe { ptr::copy(src as *const u8, dst as *mut u8, bytes) };
 }
 
-/// Returns the allocations at these ranges of bytes.
-pub fn reach(ranges: &[(usize, usize)]) -> Outcome<Vec<Arc<Allocation>>> {
+/// Returns the uses of these ranges of bytes.
+pub fn reach(ranges: &[(usize, usize)]) -> Outcome<Vec<Use>> {
     let reached: Outcome<Vec<_>> = ranges.iter().map(|&(address, bytes)| memory::reach(address, bytes)).collect();
     Ok(reached?.into_iter().flatten().collect())
 }

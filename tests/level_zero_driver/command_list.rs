@@ -8,7 +8,7 @@ use crate::event::{self, Event};
 use crate::ffi::*;
 use crate::handles::{Handle, Life, Object};
 use crate::kernel::Launch;
-use crate::memory::Allocation;
+use crate::memory::Use;
 use crate::pointer::Pointer;
 use crate::queue::{Stream, Submission, Submitted};
 use crate::report::{misuse, note};
@@ -99,9 +99,10 @@ impl CommandList {
         }
     }
 
-    fn check_memory(&self, memory: &[Arc<Allocation>]) -> Outcome {
-        let foreign = memory.iter().any(|allocation| !Arc::ptr_eq(&allocation.context, &self.context));
-        let remote = memory.iter().any(|allocation| allocation.device.is_some_and(|index| index != self.device.index));
+    fn check_memory(&self, memory: &[Use]) -> Outcome {
+        let mut allocations = memory.iter().map(|used| &used.allocation);
+        let foreign = allocations.clone().any(|allocation| !Arc::ptr_eq(&allocation.context, &self.context));
+        let remote = allocations.any(|allocation| allocation.device.is_some_and(|index| index != self.device.index));
         if foreign || remote {
             let message = "appended a command that uses memory of another context or device";
             return Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, message));
@@ -126,7 +127,7 @@ impl Events {
         Ok(Self { signal: event::optional(signal)?, waits: event::wait_list(wait_count, wait)? })
     }
 
-    fn command(self, work: Work, memory: Vec<Arc<Allocation>>) -> Command {
+    fn command(self, work: Work, memory: Vec<Use>) -> Command {
         Command { work, signal: self.signal, waits: self.waits, memory }
     }
 }

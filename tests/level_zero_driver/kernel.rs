@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::device;
 use crate::ffi::*;
 use crate::handles::{Handle, Life, Object};
-use crate::memory::{self, Allocation};
+use crate::memory::{self, Use};
 use crate::module::Module;
 use crate::opencl::{self, KernelQuery, Value};
 use crate::pointer::Pointer;
@@ -49,7 +49,7 @@ pub struct Launch {
 
 impl Launch {
     /// Copies the kernel's state. Also returns the allocations that the arguments point into.
-    pub fn new(kernel: Arc<Kernel>, groups: GroupCount) -> Outcome<(Self, Vec<Arc<Allocation>>)> {
+    pub fn new(kernel: Arc<Kernel>, groups: GroupCount) -> Outcome<(Self, Vec<Use>)> {
         let invalid = |message: String| {
             misuse(ResultCode::ERROR_INVALID_ARGUMENT, format!("kernel `{}`: {message}", kernel.signature.name))
         };
@@ -66,9 +66,10 @@ impl Launch {
             if let Value::Memory(address) = value
                 && address != 0
             {
-                memory.push(memory::find(address).ok_or_else(|| {
+                let allocation = memory::find(address).ok_or_else(|| {
                     invalid(format!("argument {index}, {address:#x}, points to no allocation (any more)"))
-                })?);
+                })?;
+                memory.push(Use::whole(&allocation));
             }
             values.push(value);
         }

@@ -1,5 +1,5 @@
-//! Memory. Every allocation ends at a guard page. "Device" memory is inaccessible to the host while no pending command
-//! uses it.
+//! Memory. Every allocation ends at a guard page. Pages of "device" memory are inaccessible to the host while no pending
+//! command uses them.
 
 use crate::Outcome;
 use crate::context::Context;
@@ -12,6 +12,7 @@ use crate::report::{misuse, note};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +38,45 @@ pub struct Allocation {
     size: usize,
     mapping: Mapping,
     alive: AtomicBool,
-    pending: Mutex<usize>,
+    open: Mutex<Open>,
+}
+
+/// What pending commands use of an allocation.
+#[derive(Default)]
+struct Open {
+    uses: usize,
+    /// The addresses of accessible pages of device memory, and of what lies between them.
+    pages: Option<Range<usize>>,
+}
+
+/// What a command uses of an allocation.
+pub struct Use {
+    pub allocation: Arc<Allocation>,
+    /// The addresses of pages.
+    pages: Range<usize>,
+}
+
+impl Use {
+    /// Returns the use of some bytes from an address on. They are in the allocation.
+    fn new(allocation: &Arc<Allocation>, address: usize, bytes: usize) -> Self {
+        let pages = address / PAGE * PAGE..(address + bytes).next_multiple_of(PAGE);
+        Self { allocation: allocation.clone(), pages }
+    }
+
+    /// Returns the use of a whole allocation.
+    pub fn whole(allocation: &Arc<Allocation>) -> Self {
+        Self::new(allocation, allocation.start, allocation.size)
+    }
+
+    /// Counts a submitted command that uses the memory.
+    pub fn begin(&self) {
+        self.allocation.begin_use(&self.pages);
+    }
+
+    /// Counts the end of such a command.
+    pub fn end(&self) {
+        self.allocation.end_use();
+    }
 }
 
 /// Pages of the process: a guard page, the body, and a guard page.
@@ -58,9 +97,17 @@ impl Mapping {
         Some(Self { base: base as usize, body })
     }
 
-    fn protect(&self, protection: libc::c_int) {
+    /// The addresses between the guard pages.
+    fn body(&self) -> Range<usize> {
+        let start = self.base + PAGE;
+        start..start + self.body
+    }
+
+    /// Protects pages of the body.
+    fn protect(&self, pages: &Range<usize>, protection: libc::c_int) {
+        assert!(self.body().start <= pages.start && pages.end <= self.body().end, "{pages:x?} are other pages");
         // SAFETY: pages of this mapping. An access without permission shall fault.
-        let result = unsafe { libc::mprotect((self.base + PAGE) as *mut c_void, self.body, protection) };
+        let result = unsafe { libc::mprotect(pages.start as *mut c_void, pages.len(), protection) };
         assert_eq!(result, 0, "mprotect: {}", std::io::Error::last_os_error());
     }
 
@@ -94,16 +141,16 @@ pub fn find(address: usize) -> Option<Arc<Allocation>> {
     mapped_at(&live, address).filter(|allocation| allocation.holds(address, 0)).cloned()
 }
 
-/// Returns the allocation that contains `bytes` bytes at an address. `None` is host memory that the driver does not
-/// know. Fails if the bytes leave the allocation.
-pub fn reach(address: usize, bytes: usize) -> Outcome<Option<Arc<Allocation>>> {
+/// Returns the use of `bytes` bytes at an address. `None` is host memory that the driver does not know. Fails if the
+/// bytes leave the allocation.
+pub fn reach(address: usize, bytes: usize) -> Outcome<Option<Use>> {
     let live = LIVE.lock();
     match mapped_at(&live, address) {
         Some(allocation) if !allocation.holds(address, bytes) => Err(misuse(
             ResultCode::ERROR_INVALID_ARGUMENT,
             format!("a copy or fill of {bytes} bytes leaves {}", allocation.describe(address)),
         )),
-        allocation => Ok(allocation.cloned()),
+        allocation => Ok(allocation.map(|allocation| Use::new(allocation, address, bytes))),
     }
 }
 
@@ -129,9 +176,10 @@ impl Allocation {
         let mapping = Mapping::new(size.checked_next_multiple_of(PAGE)?.checked_add(slack)?)?;
         let start = (mapping.base + PAGE + mapping.body - size) & !(alignment - 1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (alive, pending) = (AtomicBool::new(true), Mutex::new(0));
-        let allocation = Self { context, device, kind, id, start, size, mapping, alive, pending };
-        allocation.mapping.protect(libc::PROT_READ | libc::PROT_WRITE);
+        let (alive, open) = (AtomicBool::new(true), Mutex::default());
+        let allocation = Self { context, device, kind, id, start, size, mapping, alive, open };
+        let body = allocation.mapping.body();
+        allocation.mapping.protect(&body, libc::PROT_READ | libc::PROT_WRITE);
         let (end, behind) = allocation.behind();
         // SAFETY: the rest of the last page, which nobody uses.
         unsafe { ptr::write_bytes(end as *mut u8, BEHIND, behind) };
@@ -139,8 +187,8 @@ impl Allocation {
             // SAFETY: the allocation's own bytes, which nobody else knows yet.
             unsafe { ptr::write_bytes(start as *mut u8, 0xff, size) };
         }
-        if kind == MemoryType::DEVICE {
-            allocation.mapping.protect(libc::PROT_NONE);
+        if allocation.is_device_memory() {
+            allocation.mapping.protect(&body, libc::PROT_NONE);
         }
         Some(allocation)
     }
@@ -154,7 +202,7 @@ impl Allocation {
     /// True if the bytes after the allocation have not changed.
     fn is_intact(&self) -> bool {
         let (end, count) = self.behind();
-        self.begin_use();
+        self.begin_use(&(end / PAGE * PAGE..self.mapping.body().end));
         // SAFETY: the pages of memory in use are readable.
         let intact = (0..count).all(|index| unsafe { ((end + index) as *const u8).read_volatile() } == BEHIND);
         self.end_use();
@@ -186,21 +234,29 @@ impl Allocation {
         format!("an allocation of {} bytes, starting at its byte {}", self.size, self.offset_of(address))
     }
 
-    /// Counts a submitted command that uses the memory.
-    pub fn begin_use(&self) {
-        let mut pending = self.pending.lock();
-        *pending += 1;
-        if *pending == 1 && self.is_device_memory() {
-            self.mapping.protect(libc::PROT_READ | libc::PROT_WRITE);
+    fn begin_use(&self, pages: &Range<usize>) {
+        let mut open = self.open.lock();
+        open.uses += 1;
+        if !self.is_device_memory() || pages.is_empty() {
+            return;
+        }
+        let all = match &open.pages {
+            Some(others) => others.start.min(pages.start)..others.end.max(pages.end),
+            None => pages.clone(),
+        };
+        if open.pages.as_ref() != Some(&all) {
+            self.mapping.protect(&all, libc::PROT_READ | libc::PROT_WRITE);
+            open.pages = Some(all);
         }
     }
 
-    /// Counts the end of such a command.
-    pub fn end_use(&self) {
-        let mut pending = self.pending.lock();
-        *pending -= 1;
-        if *pending == 0 && self.is_device_memory() {
-            self.mapping.protect(libc::PROT_NONE);
+    fn end_use(&self) {
+        let mut open = self.open.lock();
+        open.uses -= 1;
+        if open.uses == 0
+            && let Some(pages) = open.pages.take()
+        {
+            self.mapping.protect(&pages, libc::PROT_NONE);
         }
     }
 }
@@ -313,8 +369,8 @@ pub fn mem_free(context: ContextHandle, memory: Pointer<c_void>) -> Outcome {
     }
     live.remove(&allocation.mapping.base);
     allocation.alive.store(false, Ordering::SeqCst);
-    let pending = *allocation.pending.lock() > 0;
-    if pending && allocation.context.check().is_ok() {
+    let is_used = allocation.open.lock().uses > 0;
+    if is_used && allocation.context.check().is_ok() {
         note("memory freed while pending commands use it");
     }
     if !allocation.is_intact() {
