@@ -102,6 +102,11 @@ pub(crate) enum UnaryOp {
 }
 
 impl UnaryOp {
+    /// Returns what the name of a kernel says of gates with this function.
+    pub fn name_of_gate(self) -> String {
+        format!(", gated by {self:?}").to_lowercase()
+    }
+
     /// The dtypes for which the function makes sense.
     pub fn domain(self) -> Domain {
         use UnaryOp::*;

@@ -55,14 +55,25 @@ pub(super) const fn line(element: u32) -> u32 {
     element / 4
 }
 
+/// The sums that the subgroups of a workgroup have.
+pub(super) struct Sums<'a, 'k> {
+    /// Of a subgroup.
+    pub units: &'a [MatrixVar<'k>],
+    pub subgroups: u32,
+    pub vectors: u32,
+    /// Whether the first half of a workgroup's rows are gates for the second half.
+    pub gated: bool,
+}
+
 /// Adds up the sums of the subgroups in workgroup memory. Each unit has 16 rows, and `row` tells at which row of the
-/// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows.
+/// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows,
+/// behind gates those of four rows for each.
 pub(super) fn add_up<'k>(
     k: &'k KernelBuilder,
-    (units, subgroups, vectors): (&[MatrixVar<'k>], u32, u32),
+    Sums { units, subgroups, vectors, gated }: Sums<'_, 'k>,
     member: &Member<'k>,
     row: impl Fn(u32, u32) -> Value<'k>,
-    store: impl Fn([Value<'k>; 2], Value<'k>),
+    store: impl Fn([Value<'k>; 2], &[Value<'k>]),
 ) {
     let (rows, pitch) = (units.len() as u32 * UNIT, pitch(units.len() as u32));
     let memory = k.workgroup_array(Type::F32, subgroups * vectors * pitch);
@@ -78,13 +89,15 @@ pub(super) fn add_up<'k>(
         }
     }
     k.barrier();
-    let fours = rows / FOUR;
+    let parts = if gated { 2 } else { 1 };
+    let (outputs, fours) = (rows / parts, rows / parts / FOUR);
     k.for_step(k.local_index(), vectors * fours, subgroups * LANES, |four| {
         let (vector, row) = (four / fours, four % fours * FOUR);
         let sum = |e: u32| {
             let of = |subgroup| memory.load(vector * pitch + row + (subgroup * vectors * pitch + e));
             tree((0..subgroups).map(of).collect(), &|&a, &b| a + b)
         };
-        store([vector, row], k.vector(&[0, 1, 2, 3].map(sum)));
+        let four = |part: u32| k.vector(&[0, 1, 2, 3].map(|e| sum(part * outputs + e)));
+        store([vector, row], &(0..parts).map(four).collect::<Vec<_>>());
     });
 }

@@ -5,8 +5,9 @@ mod units;
 
 use super::blocks::{BlockMatrix, Blocks, fit_halves};
 use super::epilogue::{Epilogue, Finishing, Outputs};
-use super::parameters::{Form, Size, parameters};
-use super::unit_sums::{LANES, SHARING, UNIT};
+use super::expr::UnaryOp;
+use super::parameters::{Float, Form, Size, parameters};
+use super::unit_sums::{self, LANES, SHARING, UNIT};
 use super::{Family, Units};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -45,10 +46,12 @@ impl BlockTile {
     }
 
     /// Returns the tile on matrix units for `rows` rows of `units` units. The device needs `subgroups` subgroups to be
-    /// busy, so a workgroup has more of them if there are few rows.
-    pub fn on_units(rows: usize, units: usize, subgroups: usize) -> Self {
-        let needed = subgroups / rows.div_ceil(UNIT as usize).max(1);
-        let subgroups = needed.next_power_of_two().clamp(4, 16) as u32;
+    /// busy, so a workgroup has more of them if there are few rows. All workgroups together have at least as many, or
+    /// at most as many if they shall `fit`. They cannot if there are many rows.
+    pub fn on_units(rows: usize, units: usize, subgroups: usize, fit: bool) -> Self {
+        let needed = (subgroups / rows.div_ceil(UNIT as usize).max(1)).max(1);
+        let power = if fit { 1 << needed.ilog2() } else { needed.next_power_of_two() };
+        let subgroups = power.clamp(4, 16) as u32;
         BlockTile::Units { subgroups, whole: units.is_multiple_of(SHARING as usize) }
     }
 
@@ -81,6 +84,12 @@ pub(crate) struct BlockProduct {
     /// Whether four neighbours of a result are stored together.
     pub stored_quads: bool,
     pub tile: BlockTile,
+    /// On matrix units, the loads of 16 bytes of a vector, if vectors are multiplied by weights and divided by their
+    /// root mean squares: an RMS norm. Workgroup memory holds all vectors.
+    pub normalized: Option<u32>,
+    /// On matrix units, the function of a gate, if the matrix has two rows for each result: all gates, then what they
+    /// gate. The result is the function of the first one's product, times the second one's.
+    pub gate: Option<UnaryOp>,
     pub epilogue: Option<Box<Epilogue>>,
 }
 
@@ -90,20 +99,40 @@ parameters! {
     device: Declared;
     /// The number of vectors.
     vectors: Size,
-    /// The rows of the matrix.
+    /// The results of a vector.
     rows: Size,
     matrix: BlockMatrix = BlockMatrix(config.format),
     /// Where the vectors begin, in loads of 16 bytes.
     start: Size,
     /// The distance between two vectors, in loads of 16 bytes.
     stride: Size,
+    /// What a norm adds to the mean of squares.
+    eps: Option<Float> = config.normalized.is_some().then_some(Float(DType::F32)),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 impl BlockProduct {
     /// Returns the number of workgroups.
     pub fn groups(&self, vectors: usize, rows: usize) -> usize {
-        vectors.div_ceil(self.count as usize) * rows.div_ceil(self.tile.rows() as usize)
+        vectors.div_ceil(self.count as usize) * rows.div_ceil(self.tile_rows() as usize)
+    }
+
+    /// The rows of the matrix for each result.
+    pub const fn rows_of_result(&self) -> u32 {
+        if self.gate.is_some() { 2 } else { 1 }
+    }
+
+    /// The results of a vector that a workgroup computes.
+    const fn tile_rows(&self) -> u32 {
+        self.tile.rows() / self.rows_of_result()
+    }
+
+    /// Returns the bytes of workgroup memory that a kernel on matrix units takes. `None` for other tiles.
+    pub fn memory_on_units(&self) -> Option<u32> {
+        let BlockTile::Units { subgroups, .. } = self.tile else { return None };
+        // A norm also adds up the subgroups' parts of a sum of squares.
+        let norm = |loads: u32| 16 * loads * self.count + 4 * self.workgroup() * self.count;
+        Some(unit_sums::memory(1, subgroups, self.count) + self.normalized.map_or(0, norm))
     }
 }
 
@@ -140,7 +169,10 @@ impl Family for BlockProduct {
             }
         };
         let fours = if self.stored_quads { ", y x4" } else { "" };
-        let name = format!("block product({count} {vectors} of {dtype} by {format} to {output}, {tile}{fours})");
+        let normalized = self.normalized.map_or(String::new(), |loads| format!("normalized x{loads} "));
+        let (vectors, gate) =
+            (format!("{normalized}{vectors}"), self.gate.map_or(String::new(), UnaryOp::name_of_gate));
+        let name = format!("block product({count} {vectors} of {dtype} by {format} to {output}, {tile}{fours}{gate})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -159,13 +191,13 @@ impl Family for BlockProduct {
     }
 
     fn products(&self, &Parameters { vectors, rows, ref matrix, .. }: &Parameters) -> u64 {
-        let row_blocks = matrix.row_blocks;
-        super::volume(&[vectors, rows, row_blocks, self.format.block_elements()])
+        let (row_blocks, rows_of_result) = (matrix.row_blocks, self.rows_of_result() as usize);
+        super::volume(&[vectors, rows, rows_of_result, row_blocks, self.format.block_elements()])
     }
 
     fn touched(&self, &Parameters { vectors, rows, ref matrix, .. }: &Parameters) -> u64 {
-        let row_blocks = matrix.row_blocks;
-        let matrix = super::volume(&[rows, row_blocks, self.format.block_bytes() + 2]);
+        let (row_blocks, rows_of_result) = (matrix.row_blocks, self.rows_of_result() as usize);
+        let matrix = super::volume(&[rows, rows_of_result, row_blocks, self.format.block_bytes() + 2]);
         let x = super::volume(&[vectors, row_blocks, self.format.block_elements(), self.dtype.size_in_bytes()]);
         matrix.max(x).max(super::volume(&[vectors, rows, 4]))
     }
@@ -186,6 +218,8 @@ impl Family for BlockProduct {
             output: if fours { dtype } else { DType::F32 },
             stored_quads: fours,
             tile: BlockTile::Lanes { members: 64, subgroup: None, own_rows: false },
+            normalized: None,
+            gate: None,
             epilogue: None,
         };
         let all = BlockFormat::ALL.map(|format| sample(format, DType::F32, 1, true));
@@ -209,13 +243,19 @@ impl Family for BlockProduct {
         let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
         let units = formats.map(|format| on_units(4, true, sample(format, DType::F16, 16, true)));
         let few = on_units(16, false, sample(BlockFormat::Q4_K, DType::F16, 8, false));
+        let gated = BlockProduct { gate: Some(UnaryOp::Silu), ..few.clone() };
+        let normalized = BlockProduct {
+            normalized: Some(300),
+            gate: Some(UnaryOp::Gelu),
+            ..on_units(4, true, sample(BlockFormat::Q4_0, DType::F16, 1, true))
+        };
         all.into_iter()
             .chain(many)
             .chain(others)
             .chain([subgroups, finished])
             .chain(own_rows)
             .chain(units)
-            .chain([few])
+            .chain([few, gated, normalized])
             .collect()
     }
 }
@@ -224,7 +264,7 @@ impl Family for BlockProduct {
 struct Part<'k> {
     /// The number of vectors.
     vectors: Value<'k>,
-    /// The rows of the matrix.
+    /// The results of a vector.
     rows: Value<'k>,
     /// The blocks of a row.
     row_blocks: Value<'k>,
@@ -233,6 +273,8 @@ struct Part<'k> {
     /// Where the vectors begin, and the distance between two, in loads of 16 bytes.
     start: Value<'k>,
     stride: Value<'k>,
+    /// What a norm adds to the mean of squares.
+    eps: Option<Value<'k>>,
 }
 
 impl<'k> Part<'k> {
@@ -245,6 +287,11 @@ impl<'k> Part<'k> {
     fn row(&self, blocks: &Blocks<'k>, row: impl IntoValue<'k>) -> Value<'k> {
         blocks.row((self.first_row + row).min(self.rows - 1))
     }
+
+    /// The same of the row that a row gates.
+    fn gated_row(&self, blocks: &Blocks<'k>, row: impl IntoValue<'k>) -> Value<'k> {
+        blocks.row((self.first_row + row).min(self.rows - 1) + self.rows)
+    }
 }
 
 impl BlockProduct {
@@ -254,13 +301,13 @@ impl BlockProduct {
         k: &'k KernelBuilder,
         x: impl FnOnce() -> X,
     ) -> (Part<'k>, X, Blocks<'k>, Outputs<'k>) {
-        let Declared { vectors, rows, matrix, start, stride, epilogue } = self.declare(k);
+        let Declared { vectors, rows, matrix, start, stride, eps, epilogue } = self.declare(k);
         let row_blocks = matrix.row_blocks;
         let x = x();
         let blocks = Blocks::new(k, self.format, matrix);
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, self.width(), epilogue, None);
-        let tile_rows = self.tile.rows();
+        let tile_rows = self.tile_rows();
         let group = k.group_index();
         // A division takes long compared with the rest.
         let (first_row, first_vector) = if self.is_all {
@@ -269,7 +316,7 @@ impl BlockProduct {
             let groups = (rows + (tile_rows - 1)) / tile_rows;
             (group % groups * tile_rows, group / groups * self.count)
         };
-        let part = Part { vectors, rows, row_blocks, first_vector, first_row, start, stride };
+        let part = Part { vectors, rows, row_blocks, first_vector, first_row, start, stride, eps };
         (part, x, blocks, y)
     }
 
@@ -291,6 +338,23 @@ impl BlockProduct {
         }
         for e in 0..4 {
             store(row + e, four.lane(e));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::KernelConfig;
+    use crate::shader::Target;
+
+    #[test]
+    fn kernels_on_units_take_the_memory_that_they_say() {
+        let with_two = |sample: BlockProduct| [BlockProduct { count: 2, ..sample.clone() }, sample];
+        for product in BlockProduct::samples().into_iter().flat_map(with_two) {
+            let Some(bytes) = product.memory_on_units() else { continue };
+            let kernel = KernelConfig::from(product.clone()).generate(Target::VULKAN).unwrap();
+            assert_eq!(kernel.workgroup_memory, bytes, "{}", product.name());
         }
     }
 }

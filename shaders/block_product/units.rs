@@ -3,23 +3,36 @@
 //!
 //! Lane `t` takes its elements of the depth from unit `t` of four.
 
-use super::BlockProduct;
+use super::{BlockProduct, Part};
 use crate::kernels::blocks::{Scale, Unit, shares_scale, units};
-use crate::kernels::unit_sums::{self, APART, Member, SHARING, UNIT};
-use crate::shader::{Access, KernelBuilder, MatrixType, Scalar, Type, Value};
+use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, Sums, UNIT};
+use crate::kernels::workgroup::{Team, tree};
+use crate::shader::{Access, Array, KernelBuilder, MatrixType, Scalar, Type, Value};
 
 /// Elements in 16 bytes of a vector.
 const LOAD: u32 = 8;
 
 pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups, whole): (u32, bool)) {
     k.use_matrices();
-    let (part, x, blocks, y) = config.declare_buffers(k, || k.buffer("x", Type::vec4(Scalar::U32), Access::Read));
+    let vector = |name| k.buffer(name, Type::vec4(Scalar::U32), Access::Read);
+    let (part, (x, weights), blocks, y) =
+        config.declare_buffers(k, || (vector("x"), config.normalized.map(|_| vector("norm"))));
     let blocks = blocks.in_halves();
     let types = MatrixType::of_units(config.dtype, [UNIT; 3]);
     let member = Member::new(k);
     let Member { subgroup, g, t } = member;
-    let vectors: Vec<_> = (0..config.count).step_by(APART as usize).map(|line| part.vector(g + line)).collect();
-    let matrix = [0, APART].map(|line| part.row(&blocks, g + line));
+    let lines = (0..config.count).step_by(APART as usize).map(|line| g + line);
+    let (x, vectors): (_, Vec<_>) = match (weights, config.normalized) {
+        (Some(weights), Some(loads)) => {
+            let normalized = normalize(k, config, &part, [x, weights], (loads, subgroups * LANES));
+            (normalized, lines.map(|line| line.min(config.count - 1) * loads).collect())
+        }
+        _ => (x, lines.map(|line| part.vector(line)).collect()),
+    };
+    let matrix = match config.gate {
+        Some(_) => [part.row(&blocks, g), part.gated_row(&blocks, g)],
+        None => [0, APART].map(|line| part.row(&blocks, g + line)),
+    };
     let sums = k.zero_matrix(types[2]);
 
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
@@ -77,7 +90,8 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
                     |&line: &Value<'k>| or_zero(is_there, x.load(place.run(line, block * elements, LOAD) + load));
                 let eights: Vec<_> = vectors.iter().map(eight).collect();
                 for four in 0..2 {
-                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| four_of(k, eight, four)).collect();
+                    let mut vectors: Vec<_> =
+                        eights.iter().flat_map(|&eight| four_of(k, eight, four).lanes()).collect();
                     // If there are no more than eight, the other columns are 0.
                     vectors.resize(8, k.number(Type::F16, 0));
                     let vectors = k.matrix_of_elements(types[1], &vectors);
@@ -92,14 +106,60 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
             sums.set(k.matrix_of_elements(types[2], &(0..8).map(sum).collect::<Vec<_>>()));
         }
     });
-    let sums = (&[sums][..], subgroups, config.count);
+    let sums = Sums { units: &[sums], subgroups, vectors: config.count, gated: config.gate.is_some() };
     unit_sums::add_up(
         k,
         sums,
         &member,
         |_, line| g + line * APART,
-        |place, four| config.store(k, &part, &y, place, four),
+        |place, fours| {
+            let four = config.gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
+            config.store(k, &part, &y, place, four);
+        },
     );
+}
+
+/// Returns all vectors in workgroup memory, divided by their root mean squares and multiplied by weights. A vector has
+/// `loads` loads of 16 bytes, and the workgroup `members` invocations. The numbers are those of a norm that is computed
+/// apart, but for the order of its sum.
+fn normalize<'k>(
+    k: &'k KernelBuilder,
+    config: &BlockProduct,
+    part: &Part<'k>,
+    [x, weights]: [Array<'k>; 2],
+    (loads, members): (u32, u32),
+) -> Array<'k> {
+    let memory = k.workgroup_array(Type::vec4(Scalar::U32), config.count * loads);
+    let team = Team::Workgroup(members).join(k).in_subgroups(Some(LANES));
+    let places: Vec<_> = (0..loads.div_ceil(members)).map(|turn| k.local_index() + turn * members).collect();
+    let load_of = |array: Array<'k>, line: Value<'k>| -> Vec<_> {
+        places.iter().map(|&place| array.load(line + place.min(loads - 1))).collect()
+    };
+    // All loads are on their way at once.
+    let vectors: Vec<_> = (0..config.count).map(|vector| load_of(x, part.vector(vector))).collect();
+    let weights = load_of(weights, k.u32(0));
+    let numbers_of = |loads: Vec<Value<'k>>| -> Vec<_> {
+        loads.into_iter().map(|load| [0, 1].map(|four| four_of(k, load, four).convert(Scalar::F32))).collect()
+    };
+    let weights = numbers_of(weights);
+    for (vector, numbers) in (0..).zip(vectors.into_iter().map(numbers_of)) {
+        let square = |(&place, fours): (&Value<'k>, &[Value<'k>; 2])| {
+            let squares = (fours[0] * fours[0] + fours[1] * fours[1]).lanes();
+            let sum = tree(squares, &|&a, &b| a + b);
+            place.lt(loads).select(sum, 0)
+        };
+        let squares = tree(places.iter().zip(&numbers).map(square).collect(), &|&a, &b| a + b);
+        let mean = team.reduce(squares, |a, b| a + b) / k.f32((loads * LOAD) as f32);
+        let scale = (k.f32(1.0) / (mean + part.eps.unwrap_or(k.f32(0.0))).sqrt()).splat(4);
+        for ((&place, fours), weights) in places.iter().zip(&numbers).zip(&weights) {
+            let words = [0, 1].map(|half| {
+                (fours[half] * scale * weights[half]).convert(Scalar::F16).bitcast(Type::vec2(Scalar::U32)).lanes()
+            });
+            k.when(place.lt(loads), || memory.store(place + vector * loads, k.vector(&words.concat())));
+        }
+    }
+    k.barrier();
+    memory
 }
 
 /// Returns a number or a vector, or 0 if it is not there.
@@ -131,7 +191,7 @@ impl<'a, 'k> Numbers<'a, 'k> {
 }
 
 /// Returns the first or the second four of eight neighbours.
-fn four_of<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> Vec<Value<'k>> {
+fn four_of<'k>(k: &'k KernelBuilder, eight: Value<'k>, four: u32) -> Value<'k> {
     let words = k.vector(&[0, 1].map(|word| eight.lane(four * 2 + word)));
-    words.bitcast(Type::vec4(Scalar::F16)).lanes()
+    words.bitcast(Type::vec4(Scalar::F16))
 }

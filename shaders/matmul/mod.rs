@@ -167,7 +167,12 @@ impl MatmulTile {
 
     /// True if the right operand has two columns for each output, one of which is a gate.
     pub const fn is_gated(self) -> bool {
-        matches!(self, MatmulTile::Vectors(Vectors { gate: Some(_), .. }))
+        match self {
+            MatmulTile::Vectors(Vectors { gate, .. }) | MatmulTile::UnitVectors(UnitVectors { gate, .. }) => {
+                gate.is_some()
+            }
+            _ => false,
+        }
     }
 
     /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
@@ -557,7 +562,8 @@ impl Family for Matmul {
         let missing = last_depth
             .zip(lengths.last())
             .map_or(0, |(last, parts)| volume([&(batches / parts), m, n, &(depth - last)]));
-        (volume([batches, m, n, depth]) - missing).saturating_mul(self.a.per_factor() as u64)
+        let products = (volume([batches, m, n, depth]) - missing).saturating_mul(self.a.per_factor() as u64);
+        if self.tile.is_gated() { products.saturating_mul(2) } else { products }
     }
 
     fn units(&self) -> Units {

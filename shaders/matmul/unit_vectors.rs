@@ -3,7 +3,8 @@
 
 use super::{Along, Matmul, Matrix, Output, ProductBlock, in_runs};
 use crate::kernels::elements::halves;
-use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, UNIT};
+use crate::kernels::expr::UnaryOp;
+use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, Sums, UNIT};
 use crate::shader::{Access, Array, KernelBuilder, MatrixType, MatrixVar, Scalar, Type, Value, Var};
 
 /// Rows of `a`, the vectors, times a matrix `b`.
@@ -20,6 +21,9 @@ pub(crate) struct UnitVectors {
     pub whole: bool,
     /// True if four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
+    /// The function of a gate, if the matrix has two columns for each output: the result is the function of the first
+    /// one's product, times the second one's. The matrix is read along the depth.
+    pub gate: Option<UnaryOp>,
 }
 
 /// Elements of 16 bytes.
@@ -33,13 +37,14 @@ impl UnitVectors {
     pub const MOST: u32 = UNIT;
 
     pub fn name(self) -> String {
-        let UnitVectors { count, subgroups, whole, stored_quads, .. } = self;
+        let UnitVectors { count, subgroups, whole, stored_quads, gate, .. } = self;
         let along = if self.along == Along::Depth { "depth" } else { "other" };
         let (whole, quads) = (if whole { ", whole" } else { "" }, if stored_quads { ", y x4" } else { "" });
-        format!("{count} rows on units, {} columns along {along}, {subgroups} subgroups{whole}{quads}", self.block()[1])
+        let (columns, gate) = (self.block()[1], gate.map_or(String::new(), UnaryOp::name_of_gate));
+        format!("{count} rows on units, {columns} columns along {along}, {subgroups} subgroups{whole}{quads}{gate}")
     }
 
-    /// Returns sample tiles: both ways to read the matrix, with one and two registers of vectors.
+    /// Returns sample tiles: both ways to read the matrix, with one and two registers of vectors, and gates.
     pub fn samples() -> Vec<UnitVectors> {
         let sample = |(along, count, columns, whole)| UnitVectors {
             count,
@@ -48,11 +53,19 @@ impl UnitVectors {
             subgroups: 8,
             whole,
             stored_quads: whole,
+            gate: None,
         };
         let (depth, other) = (Along::Depth, Along::Other);
-        [(depth, 8, 2, true), (depth, 16, 1, true), (depth, 5, 1, false), (other, 8, 1, true), (other, 12, 1, false)]
-            .map(sample)
-            .into()
+        let plain = [
+            (depth, 8, 2, true),
+            (depth, 16, 1, true),
+            (depth, 5, 1, false),
+            (other, 8, 1, true),
+            (other, 12, 1, false),
+        ];
+        let gated = [(depth, 8, 2, true), (depth, 4, 1, false)].map(sample);
+        let gated = gated.map(|tile| UnitVectors { gate: Some(UnaryOp::Silu), ..tile });
+        plain.map(sample).into_iter().chain(gated).collect()
     }
 
     /// Invocations per workgroup.
@@ -71,7 +84,7 @@ impl UnitVectors {
 
     /// Rows and columns of a workgroup's block.
     pub const fn block(self) -> [u32; 2] {
-        [self.count, self.units() * UNIT]
+        [self.count, self.units() * UNIT / if self.gate.is_some() { 2 } else { 1 }]
     }
 
     /// The depth of a subgroup's step.
@@ -132,8 +145,13 @@ impl<'a, 'k> Work<'a, 'k> {
         let count = vectors.len();
         let (vectors, matrix) = match config.along {
             Along::Depth => {
-                let column = |line| (p.first_column + member.g + line).min(p.n - 1);
-                let line = |line| p.b.index(k.u32(0), column(line)) / LOAD;
+                let line = |line: u32| {
+                    // The columns behind a gate follow all gates.
+                    let [_, columns] = config.block();
+                    let column = (p.first_column + member.g + line % columns).min(p.n - 1);
+                    let behind = p.behind_gates.filter(|_| line >= columns);
+                    (p.b.index(k.u32(0), column) + behind.unwrap_or(k.u32(0))) / LOAD
+                };
                 let lines: Vec<_> = (0..config.columns * UNIT).step_by(APART as usize).map(line).collect();
                 let loads = lines.len() * LOADS as usize;
                 (operand("a", vectors, k.u32(1), count * LOADS as usize), operand("b", lines, k.u32(1), loads))
@@ -235,12 +253,14 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     fn store(&self, y: &Output<'k>) {
-        let UnitVectors { along, subgroups, count, .. } = self.config;
+        let UnitVectors { along, subgroups, count: vectors, gate, .. } = self.config;
         let row = |unit: u32, line: u32| match along {
             Along::Depth => self.member.g + (unit * UNIT + line * APART),
             Along::Other => self.member.g * LOAD + (unit * 2 + line),
         };
-        unit_sums::add_up(self.k, (&self.sums, subgroups, count), &self.member, row, |[vector, column], four| {
+        let sums = Sums { units: &self.sums, subgroups, vectors, gated: gate.is_some() };
+        unit_sums::add_up(self.k, sums, &self.member, row, |[vector, column], fours| {
+            let four = gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
             let (vector, column) = (self.p.first_row + vector, self.p.first_column + column);
             let place = |e: u32| [vector, column + e];
             let beside = |first: u32| y.load(self.p, &y.columns(self.p, place(first)[1]), |e| place(first + e));

@@ -46,14 +46,21 @@ impl GatedLinear {
         GatedLinear { both, gate }
     }
 
-    /// Returns the layer's output. For a row or two, one kernel computes it, if the weight is not quantised and there
-    /// is no bias. It does not round the gates and what they gate.
+    /// Returns the layer's output. If there is no bias, one kernel computes it in these cases. It does not round the
+    /// gates and what they gate.
+    ///
+    /// | weight | rows |
+    /// |---|---|
+    /// | floats | one or two |
+    /// | 16-bit floats, at least 64 inputs and outputs, on NVIDIA's matrix units | up to 16 |
+    /// | quantised, and `x` is `f16`, on NVIDIA's matrix units | up to 16 |
     ///
     /// # Errors
     /// As [`Linear::forward`]; [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) for an odd number of
     /// outputs.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self.at_once(None, x)? {
+        let at_once = self.gate.function().map(|gate| self.both.at_once(None, Some(gate), x)).transpose()?;
+        match at_once.flatten() {
             Some(y) => Ok(y),
             None => self.gate.apply(&self.both.forward(x)?),
         }
@@ -64,15 +71,14 @@ impl GatedLinear {
     /// # Errors
     /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
     pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
-        match self.at_once(Some(norm), x)? {
-            Some(y) => Ok(y),
-            None => self.gate.apply(&self.both.forward_norm(norm, x)?),
+        let Some(gate) = self.gate.function() else { return self.gate.apply(&self.both.forward_norm(norm, x)?) };
+        if let Some(y) = self.both.at_once(Some(norm), Some(gate), x)? {
+            return Ok(y);
         }
-    }
-
-    /// Returns the layer's output if one kernel computes it.
-    fn at_once(&self, norm: Option<&RmsNorm>, x: &Tensor) -> Result<Option<Tensor>> {
-        self.gate.function().map_or(Ok(None), |gate| self.both.gated(norm, gate, x))
+        match self.both.at_once(Some(norm), None, x)? {
+            Some(both) => self.gate.apply(&both),
+            None => self.forward(&norm.forward(x)?),
+        }
     }
 }
 

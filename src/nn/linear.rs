@@ -155,6 +155,9 @@ impl Linear {
     /// Returns the layer's output for the norm of `x`. For a row or two, such as the next token of a language model,
     /// one kernel computes both, if the weight is not quantised. It does not round what it normalises.
     ///
+    /// If the weight is quantised, one kernel computes both for `f16` on NVIDIA's matrix units, if there is no bias,
+    /// and if the layer has so few outputs that all of the kernel's workgroups run at once.
+    ///
     /// ```
     /// use marquetry::{Device, Tensor, nn::{Linear, RmsNorm}};
     ///
@@ -168,20 +171,18 @@ impl Linear {
     /// # Errors
     /// As [`RmsNorm::forward`] and [`forward`](Self::forward).
     pub fn forward_norm(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
-        if let [Matrix::Dense(matrix)] = &self.parts[..]
-            && let Some(y) = x.linear_at_once(Some(norm.parts()), matrix, self.bias.as_ref(), None)?
-        {
-            return Ok(y);
+        match self.at_once(Some(norm), None, x)? {
+            Some(y) => Ok(y),
+            None => self.forward(&norm.forward(x)?),
         }
-        self.forward(&norm.forward(x)?)
     }
 
-    /// Returns the layer's output with a gate, if one kernel computes it.
-    pub(super) fn gated(&self, norm: Option<&RmsNorm>, gate: UnaryOp, x: &Tensor) -> Result<Option<Tensor>> {
-        match &self.parts[..] {
-            [Matrix::Dense(matrix)] => {
-                x.linear_at_once(norm.map(RmsNorm::parts), matrix, self.bias.as_ref(), Some(gate))
-            }
+    /// Returns the layer's output for the norm of `x`, with a gate if there is one, if one kernel computes all of it.
+    pub(super) fn at_once(&self, norm: Option<&RmsNorm>, gate: Option<UnaryOp>, x: &Tensor) -> Result<Option<Tensor>> {
+        let norm = norm.map(RmsNorm::parts);
+        match (&self.parts[..], &self.bias) {
+            ([Matrix::Dense(matrix)], bias) => x.linear_at_once(norm, matrix, bias.as_ref(), gate),
+            ([Matrix::Quantized(matrix)], None) => x.linear_quantized_at_once(norm, matrix, gate),
             _ => Ok(None),
         }
     }

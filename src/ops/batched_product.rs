@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue;
+use crate::kernels::expr::UnaryOp;
 use crate::kernels::matmul::{
     Along, Block, Broadcast, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitReading,
     UnitVectors, VectorSide, Vectors, Windows, WindowsParameters,
@@ -291,7 +292,7 @@ impl BatchedProduct {
     /// Returns the tile of a few rows that are read along the depth, as the matrix is. Such a tile can normalise rows
     /// and apply gates. `None` if another tile computes the product.
     pub fn few_rows(&self, device: &Device, dtype: DType) -> Option<Vectors> {
-        if !self.lengths.is_empty() || self.unit_vectors(device, dtype).is_some() {
+        if !self.lengths.is_empty() || self.unit_vectors(device, dtype, None).is_some() {
             return None;
         }
         let tile = portable_tile(device, dtype, self);
@@ -305,23 +306,32 @@ impl BatchedProduct {
         }
     }
 
-    /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to
-    /// do so, or if an operand cannot be read 16 bytes at a time. The vectors are read along the depth.
-    pub fn unit_vectors(&self, device: &Device, dtype: DType) -> Option<UnitVectors> {
-        let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
+    /// Whether matrix units multiply a few vectors of a dtype from registers.
+    pub fn has_unit_vectors(device: &Device, dtype: DType) -> bool {
         let force = &environment::settings().force;
         let may_use = !force.no_units && force.unit_blocks.is_empty();
-        let has_units = units.vectors && may_use && dtype.size_in_bytes() == 2;
+        let units = &device.info().features.matrix_units;
+        device.tuning().units.vectors && may_use && dtype.size_in_bytes() == 2 && units.multiply(dtype, [16; 3])
+    }
+
+    /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to
+    /// do so, or if an operand cannot be read 16 bytes at a time. The vectors are read along the depth, and with a gate
+    /// the matrix, too.
+    pub fn unit_vectors(&self, device: &Device, dtype: DType, gate: Option<UnaryOp>) -> Option<UnitVectors> {
+        let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
         let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64 && self.windows.is_none();
-        if !has_units || !pays || !info.features.matrix_units.multiply(dtype, [16; 3]) {
+        if !pays || !BatchedProduct::has_unit_vectors(device, dtype) {
             return None;
         }
         let [Some(Along::Depth), Some(along)] = self.along(8) else { return None };
+        if gate.is_some() && along != Along::Depth {
+            return None;
+        }
         let needed = units.subgroups * tuning::compute_units(info.compute_units);
         let vectors = |columns, subgroups| {
             // Vectors of other numbers share a kernel.
             let count = m.next_power_of_two() as u32;
-            let tile = UnitVectors { count, along, columns, subgroups, whole: true, stored_quads: false };
+            let tile = UnitVectors { count, along, columns, subgroups, whole: true, stored_quads: false, gate };
             let (step, stored_quads) = (tile.step() as usize, n.is_multiple_of(4));
             UnitVectors { whole: k.is_multiple_of(step), stored_quads, ..tile }
         };

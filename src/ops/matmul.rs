@@ -15,7 +15,7 @@ use crate::engine::pool::Buffer;
 use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
 use crate::kernels::expr::{Domain, UnaryOp};
-use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, Vectors, WindowsParameters};
+use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, UnitVectors, Vectors, WindowsParameters};
 use crate::kernels::window::WindowParameters;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
@@ -98,7 +98,7 @@ impl Tensor {
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let ([lhs_matrix, rhs_matrix], sizes) = operands(lhs_matrix, rhs_matrix, sizes)?;
-        let (lhs, rhs_matrix, around) = (lhs_matrix, rhs_matrix, Around::default());
+        let (lhs, rhs_matrix, around) = (lhs_matrix, rhs_matrix, None);
         let product = Product { lhs, rhs: rhs_matrix, windows: None, batch, sizes, output, around, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
@@ -125,7 +125,7 @@ impl Tensor {
         let rows = checked_elements(&places, op)?;
         let (lhs, rhs, sizes, is_loose) = (self.clone(), rhs.clone(), [rows, n, k], windows.present.is_some());
         let problem = BatchedProduct::of_windows(lhs.layout().offset, windows.clone(), rhs.layout(), sizes);
-        let (windows, around) = (Some(windows), Around::default());
+        let (windows, around) = (Some(windows), None);
         let product = Product { lhs, rhs, windows, batch, sizes, output, around, op };
         if is_loose && product.on_units(&problem).is_none() {
             return Ok(None);
@@ -147,11 +147,12 @@ impl Tensor {
         let depth = rhs.dims()[0];
         let columns = rhs.dims()[1] / if gate.is_some() { 2 } else { 1 };
         let sizes = [self.elem_count() / depth.max(1), columns, depth];
-        let begins_buffer = |x: &Tensor| x.layout().offset == 0 && x.is_contiguous();
+        let on_units = norm.is_none() && BatchedProduct::has_unit_vectors(self.device(), self.dtype());
+        let most = if on_units { UnitVectors::MOST as usize } else { MOST_AROUND };
         let suits = self.dtype().is_single_float()
-            && norm.is_none_or(|(weight, _)| weight.dtype() == self.dtype() && begins_buffer(weight))
+            && norm.is_none_or(|(weight, _)| weight.dtype() == self.dtype() && weight.layout().is_dense())
             && rhs.dtype() == self.dtype()
-            && (1..=MOST_AROUND).contains(&sizes[0])
+            && (1..=most).contains(&sizes[0])
             && columns > 0
             && depth > 0;
         if !suits {
@@ -159,12 +160,17 @@ impl Tensor {
         }
         let (lhs, rhs) = (self.reshape((sizes[0], depth))?, rhs.narrow(1, 0, columns)?);
         let problem = BatchedProduct::new(lhs.layout(), rhs.layout(), sizes);
-        let Some(tile) = problem.few_rows(self.device(), self.dtype()) else { return Ok(None) };
+        let Some(tile) = tile_around(self.device(), self.dtype(), &problem, norm.is_some(), gate) else {
+            return Ok(None);
+        };
         // What gates gate is read 16 bytes at a time, a distance behind them.
         let run = 16 / self.dtype().size_in_bytes() as isize;
         let gates_fit = gate.is_none() || problem.rhs.column > 0 && problem.rhs.column % run == 0;
-        // Without subgroups, the sums of more rows take more workgroup memory than every device has.
-        let fits = tile.subgroup.is_some() || sizes[0] == 1;
+        let fits = match tile {
+            // Without subgroups, the sums of more rows take more workgroup memory than every device has.
+            MatmulTile::Vectors(tile) => sizes[0] <= MOST_AROUND && (tile.subgroup.is_some() || sizes[0] == 1),
+            _ => true,
+        };
         if !(gates_fit && fits) {
             return Ok(None);
         }
@@ -172,7 +178,7 @@ impl Tensor {
             weight.realize()?;
             Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
         });
-        let (batch, around) = (Shape::from(()), Around { norm: norm.transpose()?, gate });
+        let (batch, around) = (Shape::from(()), Some(Around { tile, norm: norm.transpose()?, gate }));
         let product = Product { lhs, rhs, windows: None, batch, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
@@ -242,8 +248,26 @@ pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProd
     MatmulTile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
-/// The most rows of a product whose kernel normalises rows or applies gates. Each workgroup reads all rows.
+/// The most rows of a product whose kernel normalises rows, or applies gates on lanes. Each workgroup reads all rows.
 const MOST_AROUND: usize = 2;
+
+/// Returns the tile of a product of a few rows with a norm, a gate or both. `None` if no kernel computes it.
+fn tile_around(
+    device: &Device,
+    dtype: DType,
+    problem: &BatchedProduct,
+    normalized: bool,
+    gate: Option<UnaryOp>,
+) -> Option<MatmulTile> {
+    if let Some(vectors) = problem.few_rows(device, dtype) {
+        return Some(MatmulTile::Vectors(Vectors { normalized, gate, ..vectors }));
+    }
+    let units = problem.unit_vectors(device, dtype, gate).filter(|_| problem.lengths.is_empty() && !normalized)?;
+    let [tile, plain] = [units, UnitVectors { gate: None, ..units }].map(MatmulTile::UnitVectors);
+    let output = if tile.stores(dtype) { dtype } else { dtype.widened() };
+    let is_trusted = || self_test::is_trusted(device, &Matmul::of(Encoding::Dense(dtype), output, 0, plain));
+    (problem.parts(device, tile) == 1 && is_trusted()).then_some(tile)
+}
 
 /// Returns whether products of a dtype use dot products of four bytes, if both operands lie along the depth.
 fn takes_words(device: &Device, dtype: DType) -> bool {
@@ -279,13 +303,14 @@ struct Product {
     /// m, n and k.
     sizes: [usize; 3],
     output: DType,
-    around: Around,
+    around: Option<Around>,
     op: &'static str,
 }
 
-/// What the kernel of a few rows computes around the product.
-#[derive(Clone, Default)]
+/// What the kernel of a few rows computes around the product: a norm, a gate or both.
+#[derive(Clone)]
 struct Around {
+    tile: MatmulTile,
     /// The norm of the rows of `lhs`.
     norm: Option<RowNorm>,
     /// The function of gates. What they gate follows in memory behind the columns of `rhs`.
@@ -320,14 +345,11 @@ impl Producer for Product {
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
-        let Around { norm, gate } = &self.around;
-        if (norm.is_some() || gate.is_some())
-            && let Some(vectors) = problem.few_rows(device, self.lhs.dtype())
-        {
+        let dtype = self.lhs.dtype();
+        if let Some(Around { tile, norm, gate }) = &self.around {
+            let tile = *tile;
             let behind_gates = gate.map(|_| n * problem.rhs.column.unsigned_abs());
             let problem = BatchedProduct { eps: norm.as_ref().map(|norm| norm.eps), behind_gates, ..problem };
-            let tile = MatmulTile::Vectors(Vectors { normalized: norm.is_some(), gate: *gate, ..vectors });
-            let dtype = self.lhs.dtype();
             let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
             return self.with_kernel(&problem, Matmul::of(Encoding::Dense(dtype), output, 0, tile), epilogue, &key);
         }
@@ -337,9 +359,8 @@ impl Producer for Product {
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
             return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
         }
-        let few = problem.unit_vectors(device, self.lhs.dtype()).map(MatmulTile::UnitVectors);
+        let few = problem.unit_vectors(device, dtype, None).map(MatmulTile::UnitVectors);
         if let Some(tile) = few.filter(|&tile| problem.parts(device, tile) == 1) {
-            let dtype = self.lhs.dtype();
             let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
             let config = Matmul::of(Encoding::Dense(dtype), output, problem.lengths.len(), tile);
             if self_test::is_trusted(device, &config) {
@@ -397,7 +418,7 @@ impl Product {
     /// Returns what the kernel binds before an epilogue's inputs.
     fn operands(&self) -> Result<SmallVec<[&Buffer; 4]>> {
         let mut buffers: SmallVec<[&Buffer; 4]> = SmallVec::new();
-        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.around.norm.as_ref().map(|norm| &norm.weight)) {
+        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.norm().map(|norm| &norm.weight)) {
             buffers.push(operand.buffer()?);
         }
         Ok(buffers)
@@ -525,7 +546,7 @@ impl Product {
         let tile = config.tile.with_rows(n, output);
         let Some((part, parameters)) = epilogue.plan(n, tile.stored_together() == 4) else { return Ok(None) };
         let kernel = Matmul { output, tile, epilogue: Some(part.into()), ..config.clone() };
-        let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.around.norm.is_some());
+        let bindings = if kernel.tile.has_parts() { 5 } else { 3 } + usize::from(self.norm().is_some());
         let halves = kernel.tile.stored_together() > 1 || device.info().features.f16;
         let stores = |dtype: DType| kernel.tile.stores(dtype) && (halves || dtype.size_in_bytes() != 2);
         if !epilogue.fits(&kernel, bindings, stores, device) {
@@ -540,12 +561,17 @@ impl Product {
         finished.map(Some)
     }
 
+    fn norm(&self) -> Option<&RowNorm> {
+        self.around.as_ref().and_then(|around| around.norm.as_ref())
+    }
+
     /// Returns everything that the launch depends on, beside what is filled in at each launch.
     fn key(&self, epilogue: Option<&Epilogue>) -> PlanKey {
         let mut key = PlanKey::new(PlanKind::Product);
         key.extend(self.sizes.map(|size| size as u64));
-        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8 | u64::from(self.around.norm.is_some()) << 16);
-        key.push(self.around.gate.map_or(0, |gate| 1 + gate as u64));
+        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8 | u64::from(self.norm().is_some()) << 16);
+        let gate = self.around.as_ref().and_then(|around| around.gate);
+        key.push(gate.map_or(0, |gate| 1 + gate as u64));
         for side in [&self.lhs, &self.rhs] {
             // Which loads of several elements are possible depends on the offset, modulo at most 64 elements.
             key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
@@ -558,7 +584,7 @@ impl Product {
             let axis = |axis: &WindowParameters| [axis.output, axis.kernel, axis.stride, axis.dilation, axis.before];
             key.extend(windows.windows.iter().flat_map(axis).map(|size| size as u64));
         }
-        if let Some(RowNorm { eps, .. }) = self.around.norm {
+        if let Some(&RowNorm { eps, .. }) = self.norm() {
             key.push(eps.stored_bits());
         }
         if let Some(epilogue) = epilogue {

@@ -6,12 +6,16 @@ use crate::base::dtype::DType;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
+use crate::base::word::Word;
+use crate::device::Device;
+use crate::kernels::Family;
 use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters};
 use crate::kernels::blocks;
+use crate::kernels::expr::UnaryOp;
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
-use crate::tuning;
+use crate::tuning::{self, UnitBlock};
 
 impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
@@ -90,7 +94,59 @@ impl Tensor {
         let product = weight.product(self, DType::F32, OP)?;
         weighted_sum(&[(&product, 1.0), (bias, 1.0)], self, product.shape(), OP)
     }
+
+    /// Returns [`linear_quantized`](Self::linear_quantized) without a bias, of the [`rms_norm`](Self::rms_norm) with a
+    /// weight and `eps` if there is a norm. With a gate, the outputs are gates and what they gate, which are
+    /// multiplied. `None` if no kernel computes all of it at once, or if something is wrong.
+    pub(crate) fn linear_quantized_at_once(
+        &self,
+        norm: Option<(&Tensor, f64)>,
+        weight: &QuantizedTensor,
+        gate: Option<UnaryOp>,
+    ) -> Result<Option<Tensor>> {
+        const OP: &str = "linear_quantized";
+        let &[rows, columns] = weight.dims() else { return Ok(None) };
+        let (device, dtype, gates) = (self.device(), self.dtype(), if gate.is_some() { 2 } else { 1 });
+        if self.dims().last() != Some(&columns) || self.elem_count() == 0 || weight.device != *device {
+            return Ok(None);
+        }
+        let vectors = self.elem_count() / columns;
+        let norm_fits = |(factors, _): (&Tensor, f64)| {
+            (factors.dims(), factors.dtype(), factors.device()) == (&[columns][..], dtype, device)
+                && factors.layout().is_dense()
+                && vectors <= MOST_NORMALIZED
+                && subgroup_lanes(device) == Some(UnitBlock::LANES)
+        };
+        let fits = vectors <= device.tuning().quantized.few && rows.is_multiple_of(gates) && norm.is_none_or(norm_fits);
+        // Gates and what they gate may lie in different parts.
+        let mut slices = weight.slices();
+        let (true, Some(slice), None) = (fits, slices.next(), slices.next()) else { return Ok(None) };
+        let Some(tile) = weight.units(rows, dtype, norm.is_some()) else { return Ok(None) };
+        let kernel = BlockProduct {
+            normalized: norm.is_some().then_some((columns / LOADED_HALVES) as u32),
+            gate,
+            ..weight.kernel(tile, [vectors, rows / gates], [dtype; 2])
+        };
+        // Each workgroup normalises for itself. If they took turns, a kernel that does it once would be faster.
+        let subgroups = kernel.groups(vectors, rows / gates) * (kernel.workgroup() / UnitBlock::LANES) as usize;
+        let run_at_once = norm.is_none() || subgroups <= weight.busy_subgroups();
+        let memory_fits =
+            kernel.memory_on_units().is_some_and(|bytes| bytes <= device.info().limits.max_workgroup_memory);
+        if !run_at_once || !memory_fits {
+            return Ok(None);
+        }
+        let x = loadable(&self.reshape((vectors, columns))?)?;
+        let product = weight.few(&x, slice, (kernel, norm), dtype, OP)?;
+        let outer = &self.dims()[..self.rank() - 1];
+        product.reshape(outer.iter().copied().chain([rows / gates]).collect::<Shape>()).map(Some)
+    }
 }
+
+/// The most vectors of a kernel that normalises them. Each workgroup does it for itself.
+const MOST_NORMALIZED: usize = 2;
+
+/// Numbers of `f16` in 16 bytes.
+const LOADED_HALVES: usize = 8;
 
 impl QuantizedTensor {
     /// Returns the product of the vectors along the last axis and this matrix's rows, rounded to a dtype.
@@ -113,7 +169,10 @@ impl QuantizedTensor {
         let product = if vectors <= self.device.tuning().quantized.few {
             let x = loadable(&x.reshape((vectors, columns))?)?;
             let tile = self.tile(vectors, rows, x.dtype());
-            self.by_parts(|slice| self.few(&x, slice, output, tile, op))?
+            self.by_parts(|slice| {
+                let kernel = self.kernel(tile, [vectors, slice.rows], [x.dtype(), output]);
+                self.few(&x, slice, (kernel, None), output, op)
+            })?
         } else {
             let x = x.reshape((vectors, columns))?;
             self.by_parts(|slice| {
@@ -136,34 +195,49 @@ impl QuantizedTensor {
         }
     }
 
-    /// Chooses the tile of a product with a few vectors.
-    fn tile(&self, vectors: usize, rows: usize, dtype: DType) -> BlockTile {
-        let (device, tuning) = (&self.device, &self.device.tuning().quantized);
-        let units = &device.tuning().units;
-        let subgroups = units.subgroups * tuning::compute_units(device.info().compute_units);
-        let tile = BlockTile::on_units(rows, self.row_blocks() * blocks::units(self.format) as usize, subgroups);
+    /// The subgroups of products on matrix units that keep the device busy.
+    fn busy_subgroups(&self) -> usize {
+        self.device.tuning().units.subgroups * tuning::compute_units(self.device.info().compute_units)
+    }
+
+    /// Returns the tile of a product with a few vectors on matrix units, if these multiply them. The workgroups of a
+    /// kernel that normalises vectors run at once if they can.
+    fn units(&self, rows: usize, dtype: DType, normalized: bool) -> Option<BlockTile> {
+        let (device, units) = (&self.device, &self.device.tuning().units);
+        let row_units = self.row_blocks() * blocks::units(self.format) as usize;
+        let tile = BlockTile::on_units(rows, row_units, self.busy_subgroups(), normalized);
         let has_units = units.vectors && device.info().features.matrix_units.multiply(DType::F16, [16; 3]);
         let may_use = has_units && !environment::settings().force.no_units;
-        if may_use && BlockTile::units_take(dtype, self.format) && self_test::is_trusted(device, tile) {
+        let is_trusted = || BlockTile::units_take(dtype, self.format) && self_test::is_trusted(device, tile);
+        (may_use && is_trusted()).then_some(tile)
+    }
+
+    /// Chooses the tile of a product with a few vectors.
+    fn tile(&self, vectors: usize, rows: usize, dtype: DType) -> BlockTile {
+        if let Some(tile) = self.units(rows, dtype, false) {
             return tile;
         }
+        let tuning = &self.device.tuning().quantized;
         let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };
-        let subgroup = subgroup_lanes(device).filter(|&lanes| members.is_multiple_of(lanes));
+        let subgroup = subgroup_lanes(&self.device).filter(|&lanes| members.is_multiple_of(lanes));
         BlockTile::Lanes { members, subgroup, own_rows: tuning.own_rows }
     }
 
-    /// Multiplies a few vectors, as [`loadable`] returns them.
+    /// Returns the kernel that multiplies a few vectors, and rows of the matrix.
+    pub(super) fn kernel(&self, tile: BlockTile, sizes: [usize; 2], dtypes: [DType; 2]) -> BlockProduct {
+        kernel(self.format, (tile, &self.device), sizes, dtypes)
+    }
+
+    /// Multiplies a few vectors, as [`loadable`] returns them. A norm has a weight that begins its buffer, and `eps`.
     pub(super) fn few(
         &self,
         x: &Tensor,
         slice: Slice<'_>,
+        (kernel, norm): (BlockProduct, Option<(&Tensor, f64)>),
         output: DType,
-        tile: BlockTile,
         op: &'static str,
     ) -> Result<Tensor> {
-        let (vectors, rows) = (x.dims()[0], slice.rows);
-        let most = tile.most(self.device.tuning().quantized.vectors);
-        let kernel = kernel(self.format, (tile, most), vectors, rows, [x.dtype(), output]);
+        let (vectors, rows) = (x.dims()[0], slice.rows / kernel.rows_of_result() as usize);
         let load = 16 / x.dtype().size_in_bytes();
         let parameters = Parameters {
             vectors,
@@ -171,22 +245,24 @@ impl QuantizedTensor {
             matrix: slice.matrix(),
             start: x.layout().offset / load,
             stride: if vectors == 1 { 0 } else { x.strides()[0] as usize / load },
+            eps: norm.map(|(_, eps)| Word::of(eps, DType::F32, op)).transpose()?,
             epilogue: None,
         };
-        let inputs = [x.buffer()?.clone(), slice.part.buffer.clone()].into_iter().collect();
+        let weight = norm.map(|(weight, _)| weight.buffer().cloned()).transpose()?;
+        let inputs = [x.buffer()?.clone()].into_iter().chain(weight).chain([slice.part.buffer.clone()]).collect();
         let (groups, shape, device) = (kernel.groups(vectors, rows), Shape::from((vectors, rows)), self.device.clone());
         Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype: output, device, op })
     }
 }
 
-/// Returns the kernel that multiplies a few vectors, at most `most` in a workgroup, and the rows of a matrix.
+/// Returns the kernel that multiplies some vectors and rows of a matrix, from a dtype to a dtype.
 pub(super) fn kernel(
     format: BlockFormat,
-    (tile, most): (BlockTile, u32),
-    vectors: usize,
-    rows: usize,
+    (tile, device): (BlockTile, &Device),
+    [vectors, rows]: [usize; 2],
     [dtype, output]: [DType; 2],
 ) -> BlockProduct {
+    let most = tile.most(device.tuning().quantized.vectors);
     let groups = vectors.div_ceil(most as usize);
     let stored_quads = rows.is_multiple_of(4);
     BlockProduct {
@@ -197,6 +273,8 @@ pub(super) fn kernel(
         output: if stored_quads { output } else { DType::F32 },
         stored_quads,
         tile,
+        normalized: None,
+        gate: None,
         epilogue: None,
     }
 }

@@ -22,9 +22,8 @@ const REPEAT: usize = 13;
 /// take it for granted that lanes hold the same elements, so one of them is tested.
 pub(super) fn is_trusted(device: &Device, tile: BlockTile) -> bool {
     let trial = Trial::of_few(tile);
-    let most = tile.most(device.tuning().quantized.vectors);
-    let dtypes = [DType::F16, DType::F32];
-    let config = super::product::kernel(BlockFormat::Q4_0, (tile, most), trial.vectors, trial.rows, dtypes);
+    let sizes = [trial.vectors, trial.rows];
+    let config = super::product::kernel(BlockFormat::Q4_0, (tile, device), sizes, [DType::F16, DType::F32]);
     verdict(device, &config, move |device, _| trial.check(&trial.few(device, tile).map_err(|error| error.to_string())?))
 }
 
@@ -96,7 +95,11 @@ impl Trial {
     /// Computes the product with a tile for a few vectors.
     fn few(&self, device: &Device, tile: BlockTile) -> Result<Vec<f32>> {
         let (x, weight) = self.operands(device)?;
-        weight.by_parts(|slice| weight.few(&x, slice, DType::F32, tile, OP))?.to_vec()
+        let product = weight.by_parts(|slice| {
+            let kernel = weight.kernel(tile, [self.vectors, slice.rows], [DType::F16, DType::F32]);
+            weight.few(&x, slice, (kernel, None), DType::F32, OP)
+        });
+        product?.to_vec()
     }
 
     /// Computes the product with a kernel that unpacks tiles.

@@ -127,7 +127,7 @@ fn check_last_axes(input: &Sample, axes: usize, parameters: Layout, device: &Dev
 }
 
 /// Returns half an ulp at 1, in half ulps of `f32`.
-fn rounding(dtype: DType) -> f64 {
+pub(super) fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11) / EPS,
         DType::BF16 => 2f64.powi(-8) / EPS,
@@ -135,15 +135,20 @@ fn rounding(dtype: DType) -> f64 {
     }
 }
 
-/// Checks a layer with gates, of a norm or not.
-fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, device: &Device) -> Outcome {
-    let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
-    let (x, weight) = (operand("x", &[rows, features])?, operand("weight", &[features])?);
-    let matrix = operand("matrix", &[2 * outputs, features])?;
-    // Products of about 1.
-    let small = matrix.values.mapv(|w| round(w / (features as f64).sqrt(), dtype));
-    let layer = GatedLinear::new(Linear::new(upload(&small, dtype, device)?, None), gate);
-    let norm = RmsNorm::new(weight.tensor.clone(), 1e-5);
+/// A linear layer, and a function of rows that returns their products with the layer's weight, and the scale of the
+/// products' errors. Rows and products may have been rounded to the dtype.
+pub(super) struct Layer<'a> {
+    pub linear: Linear,
+    pub product: &'a Product<'a>,
+}
+
+type Product<'a> = dyn Fn(&ArrayD<f64>) -> (ArrayD<f64>, ArrayD<f64>) + 'a;
+
+/// Checks a layer with gates, for rows and for their norm.
+pub(super) fn check_gated(layer: &Layer<'_>, x: &Sample, weight: &Sample, gate: Gate) -> Outcome {
+    let Layer { linear, product } = layer;
+    let dtype = x.tensor.dtype();
+    let (layer, norm) = (GatedLinear::new(linear.clone(), gate), RmsNorm::new(weight.tensor.clone(), 1e-5));
     let function = |x: f64| match gate {
         Gate::Silu => x * sigmoid(x),
         Gate::Gelu => gelu(x),
@@ -156,14 +161,11 @@ fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, 
     let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
     for (rows, output) in [(&x.values, layer.forward(&x.tensor)?), (&normalized, layer.forward_norm(&norm, &x.tensor)?)]
     {
-        let (both, magnitudes) = matmul(rows, &small.t().to_owned(), DType::F32);
+        let (both, errors) = product(rows);
+        let outputs = both.shape()[1] / 2;
         let half =
             |all: &ArrayD<f64>, first: usize| all.slice_axis(Axis(1), (first..first + outputs).into()).to_owned();
-        let [gates, gated] = [0, outputs].map(|first| {
-            let (values, magnitudes) = (half(&both, first), half(&magnitudes, first));
-            let errors = magnitudes * (10.0 + rounding) + values.mapv(|x| x.abs() * rounding);
-            (values, errors)
-        });
+        let [gates, gated] = [0, outputs].map(|first| (half(&both, first), half(&errors, first)));
         let values = gates.0.mapv(function) * &gated.0;
         let scale = gates.0.mapv(growth) * &gates.1 * gated.0.mapv(f64::abs)
             + gates.0.mapv(|x| function(x).abs()) * &gated.1
@@ -171,6 +173,32 @@ fn check_gated([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, 
         check("gated", &output, &Expected::new(values, dtype).with_scale(scale))?;
     }
     Ok(())
+}
+
+/// Checks a layer for the norm of rows.
+pub(super) fn check_normalized(layer: &Layer<'_>, x: &Sample, weight: &Sample) -> Outcome {
+    let (normalized, _) = rms_norm(&x.values, &weight.values, 1e-5);
+    let (values, errors) = (layer.product)(&normalized);
+    let norm = RmsNorm::new(weight.tensor.clone(), 1e-5);
+    let actual = layer.linear.forward_norm(&norm, &x.tensor)?;
+    check("forward_norm", &actual, &Expected::new(values, x.tensor.dtype()).with_scale(errors))
+}
+
+/// Checks a layer with gates whose weight has floats.
+fn check_gated_floats([rows, features, outputs]: [usize; 3], gate: Gate, dtype: DType, device: &Device) -> Outcome {
+    let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
+    let (x, weight) = (operand("x", &[rows, features])?, operand("weight", &[features])?);
+    let matrix = operand("matrix", &[2 * outputs, features])?;
+    // Products of about 1.
+    let small = matrix.values.mapv(|w| round(w / (features as f64).sqrt(), dtype));
+    let linear = Linear::new(upload(&small, dtype, device)?, None);
+    let rounding = rounding(dtype);
+    let product = |rows: &ArrayD<f64>| {
+        let (values, magnitudes) = matmul(rows, &small.t().to_owned(), DType::F32);
+        let errors = magnitudes * (10.0 + rounding) + values.mapv(|x| x.abs() * rounding);
+        (values, errors)
+    };
+    check_gated(&Layer { linear, product: &product }, &x, &weight, gate)
 }
 
 /// Checks a linear layer of a norm, and what is added to it.
@@ -430,7 +458,16 @@ pub fn add(suite: &mut Suite) {
         });
     }
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        for sizes in [[1, 64, 48], [1, 4096, 260], [1, 2056, 12], [2, 256, 100], [5, 64, 64], [1, 30, 7]] {
+        for sizes in [
+            [1, 64, 48],
+            [1, 4096, 260],
+            [1, 2056, 12],
+            [2, 256, 100],
+            [5, 64, 64],
+            [11, 264, 70],
+            [3, 64, 3200],
+            [1, 30, 7],
+        ] {
             let [rows, features, outputs] = sizes;
             for (name, gate) in [
                 ("silu", Gate::Silu),
@@ -440,7 +477,7 @@ pub fn add(suite: &mut Suite) {
             ] {
                 if name == "silu" || rows == 1 && features == 64 {
                     suite.add("gated", format!("{dtype}::{name}_{rows}_{features}_{outputs}"), move |device| {
-                        check_gated(sizes, gate, dtype, device)
+                        check_gated_floats(sizes, gate, dtype, device)
                     });
                 }
             }

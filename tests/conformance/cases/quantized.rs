@@ -1,7 +1,8 @@
 //! Quantised weights. `scripts/quantized_reference.py` wrote the blocks and their numbers with the package `gguf`.
 
+use super::normalize::{Layer, check_gated, check_normalized, rounding};
 use super::{FLOATS, is_brief, shaped};
-use crate::compare::{Expected, Sample, check, download};
+use crate::compare::{Expected, Sample, check, download, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::index::index_select;
@@ -11,7 +12,7 @@ use crate::reference::{ArrayD, Axis, Slice, array, zip};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use half::f16;
-use marquetry::nn::Linear;
+use marquetry::nn::{Gate, Linear};
 use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
 use safetensors::SafeTensors;
 
@@ -78,19 +79,23 @@ fn check_bits(format: BlockFormat, device: &Device) -> Outcome {
     check("dequantize", &tensor, &Expected::new(values, DType::F32))
 }
 
-/// The product with the rows of `weights`, and the scale of its error. Digits between 1 and 2, a
-/// bias of up to 1.5 and an offset are added up apart. With two bits, a scale is four times the largest number of its
-/// block, so their magnitudes are at most fifteen times that number.
+/// The product with the rows of `weights`, the scale of its error, and the sums of magnitudes, each taken to be the
+/// largest of its block. Digits between 1 and 2, a bias of up to 1.5 and an offset are added up apart. With two bits, a
+/// scale is four times the largest number of its block, so their magnitudes are at most fifteen times that number.
 ///
 /// Matrix units multiply vectors of `f16` by halves. The number, its offset, the scale and its product with
 /// the digit are rounded to halves. The product is at most twice the largest number. Only those of `TQ2_0` are exact:
 /// its digits are -1, 0, 1 and 2.
-fn product(x: &Sample, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f64>, ArrayD<f64>) {
+fn product(
+    x: &ArrayD<f64>,
+    weights: &ArrayD<f64>,
+    format: BlockFormat,
+    (dtype, device): (DType, &Device),
+) -> [ArrayD<f64>; 3] {
     let columns = weights.shape()[1];
-    let has_units = x.tensor.device().info().features.matrix_units.f16.is_some();
-    let in_halves = has_units && x.tensor.dtype() == DType::F16 && format != BlockFormat::TQ2_0;
+    let has_units = device.info().features.matrix_units.f16.is_some();
+    let in_halves = has_units && dtype == DType::F16 && format != BlockFormat::TQ2_0;
     let halves = if in_halves { 6.0 * f64::from(f16::EPSILON) / 2.0 / EPS } else { 0.0 };
-    let x = &x.values;
     let mut blocks = weights.clone();
     for mut row in blocks.rows_mut() {
         let row = row.as_slice_mut().expect("rows are contiguous");
@@ -107,7 +112,8 @@ fn product(x: &Sample, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f6
         let sums = x.chunks(columns).flat_map(|x| weights.chunks(columns).map(|row| sum(x, row)).collect::<Vec<_>>());
         array(&shape, sums.collect())
     };
-    (each(weights, &|term| term), each(&blocks, &f64::abs) * (15.0 * (columns as f64 + 1.0) + halves))
+    let magnitudes = each(&blocks, &f64::abs);
+    [each(weights, &|term| term), &magnitudes * (15.0 * (columns as f64 + 1.0) + halves), magnitudes]
 }
 
 fn check_product(x: &Sample, weights: &Weights) -> Outcome {
@@ -128,7 +134,8 @@ fn check_found(
     output: DType,
 ) -> Outcome {
     let check = |numbers: &ArrayD<f64>| {
-        let (mut values, mut scale) = product(x, numbers, weights.tensor.format());
+        let computed = (x.tensor.dtype(), x.tensor.device());
+        let [mut values, mut scale, _] = product(&x.values, numbers, weights.tensor.format(), computed);
         if let Some(bias) = bias {
             values = zip(&values, bias, |y, b| y + b);
             scale = zip(&scale, bias, |scale, b| scale + b.abs());
@@ -165,6 +172,28 @@ fn check_linear(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
     let layer = Linear::new(weights.tensor.clone(), bias.tensor.clone());
     let found = layer.forward_f32(&x.tensor)?;
     check_found("linear_quantized", &found, x, weights, Some(&bias.values), DType::F32)
+}
+
+/// Checks a layer whose input is normalised, with gates or without them.
+fn check_around(format: BlockFormat, sizes: [usize; 3], gated: bool, dtype: DType, device: &Device) -> Outcome {
+    let [rows, outputs, columns] = sizes;
+    let Weights { tensor, values } = weights(format, [outputs * if gated { 2 } else { 1 }, columns], device)?;
+    // Products of about 1.
+    let squares = values.iter().map(|w| w * w).sum::<f64>() / outputs as f64;
+    let operand = |name: &str, shape: &[usize]| -> Outcome<Sample> {
+        let Sample { values, .. } = shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+        let values = values.mapv(|x| cast(x / squares.sqrt(), DType::F64, dtype));
+        Ok(Sample { tensor: upload(&values, dtype, device)?, values })
+    };
+    let [x, weight] = [operand("quantised x", &[rows, columns])?, operand("quantised norm", &[columns])?];
+    let product = |rows: &ArrayD<f64>| {
+        let [products, scale, magnitudes] = product(rows, &values, format, (dtype, device));
+        // Rows of a norm within 8 eps, and products, may be rounded to the dtype.
+        let rounded = magnitudes * (8.0 + rounding(dtype)) + products.mapv(|y| y.abs() * rounding(dtype));
+        (products, scale + rounded)
+    };
+    let layer = Layer { linear: Linear::new(tensor, None), product: &product };
+    if gated { check_gated(&layer, &x, &weight, Gate::Silu) } else { check_normalized(&layer, &x, &weight) }
 }
 
 /// Rows of a table, also by indexes out of range.
@@ -324,6 +353,15 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
             let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
             check_product(&x, &weights(format, [rows, columns(format)], device)?)
         });
+    }
+    for (count, outputs) in [(1, 40), (2, 13), (5, 20), (12, 20), (17, 8)] {
+        for (op, gated) in [("gated", true), ("forward_norm", false)] {
+            suite.add(op, format!("quantised::{format}::{dtype}_{count}_{outputs}"), move |device| {
+                // The bound grows with the square of the columns.
+                let columns = if format.block_elements() == 32 { whole_columns(format) } else { columns(format) };
+                check_around(format, [count, outputs, columns], gated, dtype, device)
+            });
+        }
     }
     for (count, rows) in [(1, 11), (2, 16), (33, 19), (33, 20)] {
         suite.add("matmul_quantized", format!("{format}::{dtype}_{count}_epilogue_{rows}"), move |device| {
