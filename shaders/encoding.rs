@@ -147,4 +147,14 @@ impl<'k> Loader<'k> {
             Source::Words(runs) => runs.load(place),
         }
     }
+
+    /// Loads the same factors. Words stay as they are in memory, to be [unpacked](Self::unpack) later.
+    pub fn load_packed(&self, place: Value<'k>) -> Value<'k> {
+        if let Source::Words(runs) = &self.source { runs.load_packed(place) } else { self.load(place) }
+    }
+
+    /// Returns the factors of a packed load, each as a number.
+    pub fn unpack(&self, packed: Value<'k>) -> Vec<Value<'k>> {
+        if let Source::Words(runs) = &self.source { runs.unpack(packed) } else { packed.lanes() }
+    }
 }

@@ -54,7 +54,7 @@ impl Vectors {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
         let (words, [members, across]) = (self.words, self.members);
         let normalized = if self.normalized { "normalized " } else { "" };
-        let gate = self.gate.map_or(String::new(), |gate| format!(", gated by {gate:?}").to_lowercase());
+        let gate = self.gate.map_or(String::new(), UnaryOp::name_of_gate);
         format!(
             "{} {normalized}{side}, along {along} x{words}{stored}, {members} by {across}{subgroups}{gate}",
             self.count
@@ -99,6 +99,12 @@ impl Vectors {
             (2, Along::Other) => 16,
             _ => 8,
         }
+    }
+
+    /// Whether a member loads a run ahead. With a norm or gates it needs many loads for a run, and NVIDIA's driver
+    /// would have few of them in flight, to save registers. On Level Zero they would not fit the registers.
+    fn loads_ahead(self, dialect: Dialect) -> bool {
+        dialect != Dialect::OpenCl && (self.normalized || self.gate.is_some())
     }
 }
 
@@ -185,6 +191,20 @@ impl<'k> VectorKernel<'_, 'k> {
         }
     }
 
+    /// Visits the runs of a member, one at a time. What a run needs is loaded while the one before is visited.
+    fn each_run_ahead(&self, load: impl Fn(Value<'k>) -> Vec<Value<'k>>, visit: impl Fn(&[Value<'k>])) {
+        let (k, stride) = (self.k, self.config.workgroup());
+        let runs = self.p.depth / self.vectors.x.length();
+        let next: Vec<_> = load(k.local_index().min(runs - 1)).into_iter().map(|packed| k.var(packed)).collect();
+        k.for_rolled(k.local_index(), runs, stride, |run| {
+            let loaded: Vec<_> = next.iter().map(|next| next.get()).collect();
+            k.when((run + stride).lt(runs), || {
+                next.iter().zip(load(run + stride)).for_each(|(next, packed)| next.set(packed));
+            });
+            visit(&loaded);
+        });
+    }
+
     /// Returns the first runs of the vectors.
     fn lines(&self) -> Vec<Value<'k>> {
         (0..self.config.count).map(|vector| self.vectors.line(vector)).collect()
@@ -216,26 +236,39 @@ impl<'k> VectorKernel<'_, 'k> {
         let w_lines: Vec<_> = w_lines.into_iter().chain(behind.into_iter().flatten()).collect();
         let sums = self.zeros(config.count * w_lines.len() as u32, self.p.accumulator);
         let squares = self.zeros(if self.norm.is_some() { config.count } else { 0 }, self.p.accumulator);
-        let loads = config.loads(k.target().dialect) * 4 / w.length();
-        self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
-            let of_run = |&run: &Value<'k>| w_lines.iter().map(|&line| w.load_each(line + run)).collect();
-            let ws: Vec<Vec<_>> = runs.iter().map(of_run).collect();
-            for (&run, ws) in runs.iter().zip(&ws) {
-                let weights = self.norm.as_ref().map(|(weights, _)| weights.load_each(run));
-                for (vector, (&line, sums)) in x_lines.iter().zip(sums.chunks(w_lines.len())).enumerate() {
-                    let mut x = x.load_each(line + run);
-                    if let Some(weights) = &weights {
-                        let square = &squares[vector];
-                        square.set(x.iter().fold(square.get(), |sum, &x| x.fma(x, sum)));
-                        x.iter_mut().zip(weights).for_each(|(x, &weight)| *x = *x * weight);
-                    }
-                    for (sum, w) in sums.iter().zip(ws) {
-                        let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
-                        sum.set(x.iter().zip(w).fold(sum.get(), add));
-                    }
+        // The matrix's run of each line, those of the vectors, and that of a norm's weights.
+        let load = |run: Value<'k>| -> Vec<Value<'k>> {
+            let ws = w_lines.iter().map(|&line| w.load_packed(line + run));
+            let xs = x_lines.iter().map(|&line| x.load_packed(line + run));
+            ws.chain(xs).chain(self.norm.as_ref().map(|(weights, _)| weights.load_packed(run))).collect()
+        };
+        let add = |packed: &[Value<'k>]| {
+            let (ws, others) = packed.split_at(w_lines.len());
+            let (xs, weights) = others.split_at(x_lines.len());
+            let ws: Vec<_> = ws.iter().map(|&packed| w.unpack(packed)).collect();
+            let weights = self.norm.as_ref().zip(weights.first()).map(|((loader, _), &packed)| loader.unpack(packed));
+            for (vector, (&packed, sums)) in xs.iter().zip(sums.chunks(w_lines.len())).enumerate() {
+                let mut x = x.unpack(packed);
+                if let Some(weights) = &weights {
+                    let square = &squares[vector];
+                    square.set(x.iter().fold(square.get(), |sum, &x| x.fma(x, sum)));
+                    x.iter_mut().zip(weights).for_each(|(x, &weight)| *x = *x * weight);
+                }
+                for (sum, w) in sums.iter().zip(&ws) {
+                    let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
+                    sum.set(x.iter().zip(w).fold(sum.get(), add));
                 }
             }
-        });
+        };
+        if config.loads_ahead(k.target().dialect) {
+            self.each_run_ahead(load, add);
+        } else {
+            let loads = config.loads(k.target().dialect) * 4 / w.length();
+            self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
+                let loaded: Vec<_> = runs.iter().map(|&run| load(run)).collect();
+                loaded.iter().for_each(|loaded| add(loaded));
+            });
+        }
         let groups: Vec<Vec<_>> = sums
             .chunks(w_lines.len())
             .enumerate()
