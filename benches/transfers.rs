@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench transfers` measures all rows. Figures are medians of nine rounds, the device is idle before
 //! each, and a round ends when the device has the bytes, or the host. A `memcpy` in eight threads between memory that
-//! has been touched is measured in the same run: no way over the host's memory is faster than that. So is one in a thread
-//! to new memory, which the system has to find and clear: this is what `to_vec` does with the bytes that come.
+//! has been touched is measured in the same run: no way over the host's memory is faster than that. So is one in a
+//! thread to new memory, which the system has to find and clear: this is what `to_vec` does with the bytes that come.
 
 use anyhow::Result;
 use clap::Parser;

@@ -178,7 +178,8 @@ impl Tensor {
             weight.realize()?;
             Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
         });
-        let (batch, around) = (Shape::from(()), Some(Around { tile, norm: norm.transpose()?, gate }));
+        let (batch, around) = (Shape::from(()), Around { tile, norm: norm.transpose()?, gate });
+        let around = Some(Box::new(around));
         let product = Product { lhs, rhs, windows: None, batch, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
@@ -303,7 +304,8 @@ struct Product {
     /// m, n and k.
     sizes: [usize; 3],
     output: DType,
-    around: Option<Around>,
+    /// Few products have it, and all are moved.
+    around: Option<Box<Around>>,
     op: &'static str,
 }
 
@@ -346,7 +348,7 @@ impl Producer for Product {
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
         let dtype = self.lhs.dtype();
-        if let Some(Around { tile, norm, gate }) = &self.around {
+        if let Some(Around { tile, norm, gate }) = self.around.as_deref() {
             let tile = *tile;
             let behind_gates = gate.map(|_| n * problem.rhs.column.unsigned_abs());
             let problem = BatchedProduct { eps: norm.as_ref().map(|norm| norm.eps), behind_gates, ..problem };

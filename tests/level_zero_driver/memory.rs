@@ -1,5 +1,5 @@
-//! Memory. Every allocation ends at a guard page. Pages of "device" memory are inaccessible to the host while no pending
-//! command uses them.
+//! Memory. Every allocation ends at a guard page. Pages of "device" memory are inaccessible to the host while no
+//! pending command uses them.
 
 use crate::Outcome;
 use crate::context::Context;

@@ -356,7 +356,7 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
     }
     for (count, outputs) in [(1, 40), (2, 13), (5, 20), (12, 20), (17, 8)] {
         for (op, gated) in [("gated", true), ("forward_norm", false)] {
-            suite.add(op, format!("quantised::{format}::{dtype}_{count}_{outputs}"), move |device| {
+            suite.add(op, format!("{dtype}::{format}_{count}_{outputs}"), move |device| {
                 // The bound grows with the square of the columns.
                 let columns = if format.block_elements() == 32 { whole_columns(format) } else { columns(format) };
                 check_around(format, [count, outputs, columns], gated, dtype, device)
