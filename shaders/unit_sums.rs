@@ -66,8 +66,8 @@ pub(super) struct Sums<'a, 'k> {
 }
 
 /// Adds up the sums of the subgroups in workgroup memory. Each unit has 16 rows, and `row` tells at which row of the
-/// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows,
-/// behind gates those of four rows for each.
+/// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows.
+/// If these are gates, it also gets the sums of the four rows that they gate.
 pub(super) fn add_up<'k>(
     k: &'k KernelBuilder,
     Sums { units, subgroups, vectors, gated }: Sums<'_, 'k>,

@@ -49,6 +49,10 @@ fn trials() -> Vec<Trial> {
         }),
         trial("traps::small_overrun", || loader("small_overrun").run()?.succeeds()?.errors(1)),
         trial("traps::host_touch", || loader("host_touch").run()?.faults("touched device memory")),
+        trial("traps::host_touch_after", || loader("host_touch_after").run()?.faults("touched device memory")),
+        trial("traps::host_touch_beside", || {
+            loader("host_touch_beside").with("SLOW_MS", "2000").run()?.faults("touched device memory")
+        }),
         trial("traps::copy_out_of_bounds", || loader("copy_out_of_bounds").run()?.succeeds()?.errors(1)),
         trial("traps::use_after_destroy", || loader("use_after_destroy").run()?.succeeds()?.errors(4)),
         trial("traps::freed_while_pending", || {

@@ -120,8 +120,8 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
 }
 
 /// Returns all vectors in workgroup memory, divided by their root mean squares and multiplied by weights. A vector has
-/// `loads` loads of 16 bytes, and the workgroup `members` invocations. The numbers are those of a norm that is computed
-/// apart, but for the order of its sum.
+/// `loads` loads of 16 bytes, and the workgroup `members` invocations. A norm's own kernel rounds its results to the
+/// same dtype, and differs only in the order of its sum.
 fn normalize<'k>(
     k: &'k KernelBuilder,
     config: &BlockProduct,

@@ -178,8 +178,8 @@ impl Tensor {
             weight.realize()?;
             Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
         });
-        let (batch, around) = (Shape::from(()), Around { tile, norm: norm.transpose()?, gate });
-        let around = Some(Box::new(around));
+        let around = Some(Box::new(Around { tile, norm: norm.transpose()?, gate }));
+        let batch = Shape::from(());
         let product = Product { lhs, rhs, windows: None, batch, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
@@ -250,7 +250,7 @@ pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProd
 }
 
 /// The most rows of a product whose kernel normalises rows, or applies gates on lanes. Each workgroup reads all rows.
-const MOST_AROUND: usize = 2;
+pub(crate) const MOST_AROUND: usize = 2;
 
 /// Returns the tile of a product of a few rows with a norm, a gate or both. `None` if no kernel computes it.
 fn tile_around(

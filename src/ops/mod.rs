@@ -55,7 +55,7 @@ pub(crate) use conv_product::prepared_weight;
 pub(crate) use gemm::weighted_sum;
 pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
-pub(crate) use matmul::portable_tile;
+pub(crate) use matmul::{MOST_AROUND, portable_tile};
 pub use operand::TensorOrScalar;
 pub use pad::PadMode;
 pub use pool::PoolConfig;

@@ -13,7 +13,7 @@ use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters};
 use crate::kernels::blocks;
 use crate::kernels::expr::UnaryOp;
 use crate::lazy::PendingLaunch;
-use crate::ops::{subgroup_lanes, weighted_sum};
+use crate::ops::{MOST_AROUND, subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
 use crate::tuning::{self, UnitBlock};
 
@@ -114,7 +114,7 @@ impl Tensor {
         let norm_fits = |(factors, _): (&Tensor, f64)| {
             (factors.dims(), factors.dtype(), factors.device()) == (&[columns][..], dtype, device)
                 && factors.layout().is_dense()
-                && vectors <= MOST_NORMALIZED
+                && vectors <= MOST_AROUND
                 && subgroup_lanes(device) == Some(UnitBlock::LANES)
         };
         let fits = vectors <= device.tuning().quantized.few && rows.is_multiple_of(gates) && norm.is_none_or(norm_fits);
@@ -141,9 +141,6 @@ impl Tensor {
         product.reshape(outer.iter().copied().chain([rows / gates]).collect::<Shape>()).map(Some)
     }
 }
-
-/// The most vectors of a kernel that normalises them. Each workgroup does it for itself.
-const MOST_NORMALIZED: usize = 2;
 
 /// Numbers of `f16` in 16 bytes.
 const LOADED_HALVES: usize = 8;

@@ -22,6 +22,8 @@ pub fn run(name: &str) {
         "overrun" => overrun,
         "small_overrun" => small_overrun,
         "host_touch" => host_touch,
+        "host_touch_after" => || host_touch_of_a_page(0, true),
+        "host_touch_beside" => || host_touch_of_a_page(1, false),
         "copy_out_of_bounds" => copy_out_of_bounds,
         "use_after_destroy" => use_after_destroy,
         "freed_while_pending" => freed_while_pending,
@@ -430,6 +432,25 @@ fn host_touch() {
     let memory = client.device_memory(64).cast::<u32>();
     // SAFETY: it is not: this is the mistake under test.
     let value = unsafe { memory.read_volatile() };
+    println!("read {value}");
+}
+
+/// A command fills the first of two pages of device memory. The host touches a page, once the command is done or before
+/// that.
+fn host_touch_of_a_page(page: usize, done: bool) {
+    const PAGE: usize = 4096;
+    let client = Client::open();
+    let (queue, list) = (client.queue(1), client.list(1));
+    let memory = client.device_memory(2 * PAGE);
+    let pattern = ptr::from_ref(&7u32).cast();
+    ok!(client, command_list_append_memory_fill(list, memory, pattern, 4, PAGE, NONE.0, NONE.1, NONE.2));
+    ok!(client, command_list_close(list));
+    client.execute(queue, list, FenceHandle::NULL);
+    if done {
+        ok!(client, command_queue_synchronize(queue, u64::MAX));
+    }
+    // SAFETY: it is not: this is the mistake under test.
+    let value = unsafe { memory.cast::<u8>().add(page * PAGE).read_volatile() };
     println!("read {value}");
 }
 
