@@ -239,8 +239,8 @@ impl Term {
 }
 
 impl Term {
-    /// Returns a number that no other term has.
-    pub fn code(self) -> u64 {
+    /// Returns a number of 32 bits that no other term has.
+    fn code(self) -> u64 {
         let [kind, a, b, c] = match self {
             Term::Input(i, dtype) => [0, i, dtype as u8, 0],
             Term::Scalar(i, dtype) => [1, i, dtype as u8, 0],
@@ -321,6 +321,12 @@ impl Expr {
 
     pub fn terms(&self) -> &[Term] {
         &self.terms
+    }
+
+    /// Returns numbers that tell the terms from others of the same count: each is for two terms.
+    #[inline]
+    pub fn codes(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.terms.chunks(2).map(|pair| pair.iter().rev().fold(0, |codes, term| codes << 32 | term.code()))
     }
 
     /// The term that is the result.

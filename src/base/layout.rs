@@ -20,11 +20,12 @@ impl Clone for Layout {
 impl Layout {
     /// Returns the contiguous layout: row-major order without gaps.
     pub fn contiguous(shape: Shape) -> Self {
-        let mut strides: Dims<isize> = shape.iter().map(|_| 1).collect();
-        for axis in (1..shape.rank()).rev() {
+        let (mut strides, mut next) = (Dims::from_elem(1, shape.rank()), 1isize);
+        for (stride, &length) in strides.iter_mut().zip(shape.iter()).rev() {
+            *stride = next;
             // If the tensor is empty, other axes may be so long that the product wraps. The strides are then never
             // used.
-            strides[axis - 1] = strides[axis].wrapping_mul(shape[axis].max(1) as isize);
+            next = next.wrapping_mul(length.max(1) as isize);
         }
         Layout { shape, strides, offset: 0 }
     }

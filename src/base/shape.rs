@@ -49,6 +49,14 @@ impl Shape {
         self.0.iter().try_fold(1usize, |count, &n| count.checked_mul(n))
     }
 
+    /// Returns the shape with the axes of both, those of `outer` first.
+    #[inline]
+    pub(crate) fn joined(outer: &[usize], inner: &[usize]) -> Shape {
+        let mut dims = Dims::from_slice(outer);
+        dims.extend_from_slice(inner);
+        Shape(dims)
+    }
+
     /// Returns the shape with another length of one axis.
     pub(crate) fn with_length(&self, axis: usize, length: usize) -> Shape {
         self.iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect()

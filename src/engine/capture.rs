@@ -250,7 +250,7 @@ impl Capture {
     /// Keeps a command.
     pub fn record<'a>(
         &self,
-        command: Command,
+        command: impl FnOnce() -> Command,
         uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
         cost: Cost,
         label: impl FnOnce() -> Label,

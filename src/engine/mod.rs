@@ -11,6 +11,7 @@ mod disk_cache;
 mod disk_cache;
 pub(crate) mod dump;
 pub(crate) mod explain;
+mod hazards;
 mod host_trace;
 pub(crate) mod kernel_cache;
 pub(crate) mod launch;

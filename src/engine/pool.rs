@@ -1,7 +1,7 @@
 //! The memory pool: whole backend buffers, kept by size class and reused in the order of the stream.
 
 use crate::backend::contract::{Backend, BufferId, MemoryUse, Ticket};
-use crate::backend::info::{DeviceKind, MemoryKind};
+use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::engine::cgroup::{self, Allowance};
@@ -99,8 +99,9 @@ const SMALLEST_CLASS: u64 = 256;
 /// Returns the size to allocate for `bytes`. There are eight classes per power of two, so at most a ninth is lost.
 fn size_class(bytes: u64) -> u64 {
     let bytes = bytes.max(SMALLEST_CLASS);
+    // A power of two, so no division is needed.
     let step = (1 << bytes.ilog2() >> 3).max(SMALLEST_CLASS);
-    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+    bytes.checked_add(step - 1).map_or(bytes, |sum| sum & !(step - 1))
 }
 
 /// Returns the largest class of at most `bytes` bytes.
@@ -146,6 +147,10 @@ pub struct MemoryStats {
 /// A buffer holds its pool, and the pool holds the buffers that it keeps. Its [owner](PoolOwner) ends that.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
+    /// Whether the device's memory is the process's own.
+    is_software: bool,
+    /// The most bytes that a buffer has that can be bound as a whole, and that any buffer has.
+    most_bytes: [u64; 2],
     /// Whether it keeps every buffer until it is dropped.
     keeps_all: bool,
     /// Bytes of all live allocations in the memory that the budget limits.
@@ -185,8 +190,16 @@ pub(crate) struct PoolOwner(Arc<Pool>);
 impl PoolOwner {
     /// Makes an empty pool.
     pub fn new(backend: Arc<dyn Backend>) -> PoolOwner {
-        let limit = Arc::new(AtomicU64::new(NO_LIMIT));
-        PoolOwner(Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() }))
+        let DeviceInfo { kind, limits, .. } = backend.info();
+        PoolOwner(Arc::new(Pool {
+            is_software: *kind == DeviceKind::Cpu,
+            most_bytes: [limits.max_binding_bytes, limits.max_buffer_bytes],
+            backend,
+            keeps_all: false,
+            held: Arc::default(),
+            limit: Arc::new(AtomicU64::new(NO_LIMIT)),
+            state: Mutex::default(),
+        }))
     }
 }
 
@@ -419,8 +432,14 @@ impl State {
 impl Pool {
     /// Returns an empty pool for the same device. It keeps every buffer until it is closed.
     pub fn apart(&self) -> PoolOwner {
-        let (backend, held, limit) = (self.backend.clone(), self.held.clone(), self.limit.clone());
-        PoolOwner(Arc::new(Pool { backend, keeps_all: true, held, limit, state: Mutex::default() }))
+        PoolOwner(Arc::new(Pool {
+            backend: self.backend.clone(),
+            keeps_all: true,
+            held: self.held.clone(),
+            limit: self.limit.clone(),
+            state: Mutex::default(),
+            ..*self
+        }))
     }
 
     /// Counts the bytes of a program's pool as in use, until the answer is dropped.
@@ -500,7 +519,7 @@ impl Pool {
         let (mut class, loads) = (self.class_during(&state, bytes, kind), state.loads > 0);
         drop(state);
         let size = class.bytes;
-        if loads && size <= self.backend.info().limits.max_binding_bytes {
+        if loads && size <= self.most_bytes[0] {
             // It returns to the class below its size, so that there are few classes. A buffer that is too large to be
             // bound keeps its size as its class: it must not serve a request for one that can be bound.
             class.bytes = class_within(size);
@@ -536,12 +555,12 @@ impl Pool {
     ) -> Result<Arc<Allocation>> {
         let of_the_device = match memory {
             MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
-            _ => self.is_software(),
+            _ => self.is_software,
         };
         if !of_the_device {
             return Allocation::new(&self.backend, bytes, memory, None, home);
         }
-        let limit = if self.is_software() { self.known_budget() } else { self.limited(None) };
+        let limit = if self.is_software { self.known_budget() } else { self.limited(None) };
         let (limit, bytes) = (limit.unwrap_or(NO_LIMIT), bytes.max(1).next_multiple_of(ALIGNMENT));
         // It counts before it is there, so that threads do not exceed the limit together.
         let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
@@ -566,7 +585,7 @@ impl Pool {
             let is_scarce = budget.is_some_and(|budget| held.saturating_add(bytes) > budget);
             let sizes = match is_scarce {
                 true => 0..u64::MAX,
-                false if self.is_software() => LARGE..bytes,
+                false if self.is_software => LARGE..bytes,
                 false => break,
             };
             let is_wanted = |class: &Class| self.is_of_the_device(class.kind) && sizes.contains(&class.bytes);
@@ -591,8 +610,8 @@ impl Pool {
 
     /// Returns the bytes of the largest buffer that a request for `bytes` bytes may get.
     fn largest_for(&self, bytes: u64) -> u64 {
-        let limits = &self.backend.info().limits;
-        let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
+        let [bound, any] = self.most_bytes;
+        let most = if bytes <= bound { bound } else { any };
         most / ALIGNMENT * ALIGNMENT
     }
 
@@ -606,14 +625,9 @@ impl Pool {
         if state.loads > 0 { exact } else { self.class(bytes, kind) }
     }
 
-    /// Whether the device's memory is the process's own.
-    fn is_software(&self) -> bool {
-        self.backend.info().kind == DeviceKind::Cpu
-    }
-
     /// Whether the budget limits memory of a kind.
     fn is_of_the_device(&self, kind: MemoryKind) -> bool {
-        kind != MemoryKind::Host || self.is_software()
+        kind != MemoryKind::Host || self.is_software
     }
 
     /// Returns the bytes of all live allocations in the memory that the budget limits.
@@ -660,7 +674,7 @@ impl Pool {
     fn budget(&self) -> Option<u64> {
         let (told, held) = (self.backend.budget(), self.held());
         let reserved = self.reserved();
-        let allowance = if self.is_software() { cgroup::allowance() } else { None };
+        let allowance = if self.is_software { cgroup::allowance() } else { None };
         let budget = &mut self.state.lock().budget;
         budget.update(told, held, reserved, allowance);
         self.limited(budget.bytes)

@@ -1,11 +1,11 @@
 //! [`Recording`]: commands in order, with the barriers between them and the buffers that they pin.
 
+use super::hazards::Hazards;
 use super::pool::Allocation;
 use super::profile::Label;
 use super::program::{Part, Program};
-use crate::backend::contract::{BufferId, Command, KernelId, ProgramId, Step, Ticket};
+use crate::backend::contract::{Command, KernelId, ProgramId, Step, Ticket};
 use crate::shader::Access;
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +40,7 @@ pub(crate) struct Recording {
     follows_program: bool,
     /// The newest upload of a buffer that commands use, by the queue that only copies.
     uploaded: Ticket,
-    /// The buffers that commands have used since the last barrier, and whether they have written them.
-    used: FxHashMap<BufferId, bool>,
+    hazards: Hazards,
     pins: Pins,
     labels: Vec<Label>,
 }
@@ -54,9 +53,9 @@ fn next_number() -> u64 {
 
 impl Default for Recording {
     fn default() -> Recording {
-        let (steps, cost, follows_program, used, pins, labels) = Default::default();
+        let (steps, cost, follows_program, hazards, pins, labels) = Default::default();
         let (number, uploaded) = (next_number(), Ticket(0));
-        Recording { number, steps, cost, follows_program, uploaded, used, pins, labels }
+        Recording { number, steps, cost, follows_program, uploaded, hazards, pins, labels }
     }
 }
 
@@ -65,26 +64,25 @@ impl Recording {
     /// was written since the last barrier, or writes one that was read, it gets a barrier. Returns whether it got one.
     pub fn push<'a>(
         &mut self,
-        command: Command,
+        command: impl FnOnce() -> Command,
         uses: impl Iterator<Item = (&'a Arc<Allocation>, Access)> + Clone,
         cost: Cost,
     ) -> bool {
-        let is_hazard = |(allocation, access): (&Arc<Allocation>, Access)| {
-            self.used.get(&allocation.id()).is_some_and(|written| *written || access.writes())
-        };
+        let is_hazard =
+            |(allocation, access): (&Arc<Allocation>, Access)| self.hazards.needs_barrier(allocation.id(), access);
         let barrier = self.follows_program || uses.clone().any(is_hazard);
         if barrier {
-            self.used.clear();
+            self.hazards.clear();
             self.follows_program = false;
         }
         for (allocation, access) in uses {
-            *self.used.entry(allocation.id()).or_default() |= access.writes();
+            self.hazards.note(allocation.id(), access);
             if allocation.pin(self.number) {
                 self.uploaded = self.uploaded.max(allocation.uploaded());
                 self.pins.allocations.push(Arc::clone(allocation));
             }
         }
-        self.steps.push(Step { command, barrier });
+        self.steps.push(Step { command: command(), barrier });
         self.add_cost(Cost { nanoseconds: cost.nanoseconds.max(LEAST_NANOSECONDS), ..cost });
         barrier
     }
@@ -172,7 +170,7 @@ impl Recording {
         self.steps.clear();
         (self.cost, self.follows_program) = Default::default();
         (self.number, self.uploaded) = (next_number(), Ticket(0));
-        self.used.clear();
+        self.hazards.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }
 }

@@ -36,9 +36,10 @@ use crate::shader::{Access, Dialect, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(all(native, has_backend))]
 use futures_channel::{mpsc, oneshot};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -88,7 +89,8 @@ pub(crate) struct Runtime {
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
-    precision: Mutex<Precision>,
+    /// A [`Precision`], which every product asks for.
+    precision: AtomicU8,
     /// Whether operations are fused.
     fuses: AtomicBool,
     /// The number of captures in progress, in any thread.
@@ -174,7 +176,7 @@ impl Runtime {
             threads: TransferThreads::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),
-            precision: Mutex::default(),
+            precision: AtomicU8::new(Precision::default() as u8),
             fuses: AtomicBool::new(true),
             captures: AtomicU32::new(0),
             explanation: Mutex::default(),
@@ -559,11 +561,13 @@ impl Runtime {
     }
 
     pub fn precision(&self) -> Precision {
-        *self.precision.lock()
+        let precisions = [Precision::Medium, Precision::High, Precision::Highest];
+        let precision = self.precision.load(Ordering::Relaxed);
+        precisions.into_iter().find(|known| *known as u8 == precision).unwrap_or_default()
     }
 
     pub fn set_precision(&self, precision: Precision) {
-        *self.precision.lock() = precision;
+        self.precision.store(precision as u8, Ordering::Relaxed);
     }
 
     pub fn fuses(&self) -> bool {
@@ -738,9 +742,13 @@ impl Runtime {
         numbers: impl Iterator<Item = u32>,
     ) -> Result<()> {
         let mut words = Words::from_slice(&plan.words);
-        for (&place, number) in plan.places.iter().zip(numbers) {
-            words[usize::from(place)] = number;
-        }
+        let mut places = plan.places.iter();
+        // The iterator loops inside: it is a chain of others.
+        numbers.for_each(|number| {
+            if let Some(&place) = places.next() {
+                words[usize::from(place)] = number;
+            }
+        });
         let for_large_buffers;
         let kernel = if self.has_large(buffers) {
             let config = plan.kernel.clone().into();
@@ -750,7 +758,7 @@ impl Runtime {
             &plan.own
         };
         let compiled = (self.id_of(kernel)?, &*kernel.bindings);
-        self.dispatch_estimated(compiled, buffers, words, plan.grid, plan.work, || plan.kernel.name())
+        self.dispatch_estimated(compiled, buffers, &words, plan.grid, plan.work, || plan.kernel.name())
     }
 
     /// Whether a buffer is too large to be bound as a whole.
@@ -770,7 +778,7 @@ impl Runtime {
         let kernel = self.own_kernel(&config, generate, self.has_large(buffers))?;
         let groups = self.fold(groups, || config.name())?;
         let compiled = (self.id_of(&kernel)?, &*kernel.bindings);
-        self.dispatch_estimated(compiled, buffers, parameters, groups, work, || config.name())
+        self.dispatch_estimated(compiled, buffers, &parameters, groups, work, || config.name())
     }
 
     /// Folds workgroups beyond the device's limit per dimension into rows.
@@ -795,8 +803,7 @@ impl Runtime {
         name: impl Fn() -> String,
     ) -> Result<()> {
         let compiled = (kernel.id, &*kernel.bindings);
-        let words = Words::from_slice(parameters);
-        self.dispatch_estimated(compiled, buffers, words, groups, Work::UNKNOWN, name)
+        self.dispatch_estimated(compiled, buffers, parameters, groups, Work::UNKNOWN, name)
     }
 
     /// The same for a kernel whose work is known.
@@ -804,20 +811,24 @@ impl Runtime {
         &self,
         (kernel, bindings): (KernelId, &[Access]),
         buffers: &[&Buffer],
-        parameters: Words,
+        parameters: &[u32],
         groups: [u32; 3],
         work: Work,
         name: impl Fn() -> String,
     ) -> Result<()> {
         let _span = self.host_trace.span(|| format!("record {}", name()));
-        self.check_owners(buffers)?;
-        let command = Command::Dispatch {
-            kernel,
-            buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
-            parameters,
-            groups,
-        };
         let touched = |buffer: &Buffer| buffer.bytes().min(work.touched);
+        let (mut ids, mut bytes) = (SmallVec::new(), 0);
+        for &buffer in buffers {
+            self.check_owner(buffer)?;
+            ids.push(buffer.allocation().id());
+            bytes += touched(buffer);
+        }
+        // A command is large, so it is made where it stays.
+        let command = || {
+            let parameters = SmallVec::from_slice(parameters);
+            Command::Dispatch { kernel, buffers: ids, parameters, groups }
+        };
         let launched = || {
             let bytes_of = |does: fn(Access) -> bool| {
                 let used = buffers.iter().zip(bindings).filter(|(_, access)| does(**access));
@@ -830,7 +841,6 @@ impl Runtime {
             None => self.add_to_explanation(|explanation| explanation.kernels.push(launched())),
             Some(capture) => capture.note_launch(launched()),
         }
-        let bytes = buffers.iter().map(|buffer| touched(buffer)).sum();
         let label = || Label { name: name(), bytes, work: Some(work) };
         let nanoseconds = self.tuning.batch.nanoseconds(bytes, work.as_narrow_products());
         let cost = Cost { upload_bytes: 0, nanoseconds };
@@ -838,15 +848,15 @@ impl Runtime {
     }
 
     /// Fails if a buffer belongs to a program, and this thread does not work for it.
-    pub fn check_owners(&self, buffers: &[&Buffer]) -> Result<()> {
-        let is_ours = |buffer: &Buffer| buffer.is_of(&self.pool) || capture::may_use(self, buffer);
-        if buffers.iter().all(|buffer| is_ours(buffer)) { Ok(()) } else { capture::stray() }
+    #[inline]
+    pub fn check_owner(&self, buffer: &Buffer) -> Result<()> {
+        if buffer.is_of(&self.pool) || capture::may_use(self, buffer) { Ok(()) } else { capture::stray() }
     }
 
     /// Records a command, or captures it.
     pub(super) fn record<'a>(
         &self,
-        command: Command,
+        command: impl FnOnce() -> Command,
         uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
         cost: Cost,
         label: impl FnOnce() -> Label,

@@ -66,7 +66,7 @@ impl Stream {
     /// An error is that of an earlier submission. Then nothing has been appended.
     pub fn record<'a>(
         &self,
-        command: Command,
+        command: impl FnOnce() -> Command,
         uses: impl IntoIterator<Item = (&'a Arc<Allocation>, Access), IntoIter: Clone>,
         cost: Cost,
         label: impl FnOnce() -> Label,
@@ -74,8 +74,9 @@ impl Stream {
         let mut state = self.state.lock();
         self.check(&state)?;
         let State { recording, timing, counts, .. } = &mut *state;
-        counts.launches += u64::from(matches!(command, Command::Dispatch { .. }));
         counts.barriers += u64::from(recording.push(command, uses.into_iter(), cost));
+        let newest = recording.steps().last();
+        counts.launches += u64::from(newest.is_some_and(|step| matches!(step.command, Command::Dispatch { .. })));
         if timing.is_some() {
             recording.label(label());
         }
@@ -586,7 +587,7 @@ pub(crate) mod tests {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
         let label = || Label::copy(dst.id().0.to_string(), 16);
         stream.record(
-            command,
+            || command,
             [(src, Access::Read), (dst, Access::Write)],
             Cost { upload_bytes: 0, nanoseconds },
             label,
@@ -764,7 +765,7 @@ pub(crate) mod tests {
             let command = Command::CopyRegion { src: a.id(), dst: b.id(), region: Region::linear(16) };
             for _ in 0..commands {
                 let uses = [(&a, Access::Read), (&b, Access::Write)].into_iter();
-                recording.push(command.clone(), uses, Cost::default());
+                recording.push(|| command.clone(), uses, Cost::default());
             }
             recording
         };
@@ -804,7 +805,7 @@ pub(crate) mod tests {
         // Two in turn that read the same.
         for dst in [&b, &c].into_iter().cycle().take(40) {
             let command = Command::CopyRegion { src: a.id(), dst: dst.id(), region: Region::linear(16) };
-            recording.push(command, [(&a, Access::Read), (dst, Access::Write)].into_iter(), Cost::default());
+            recording.push(|| command, [(&a, Access::Read), (dst, Access::Write)].into_iter(), Cost::default());
         }
         let mut captured = Captured::default();
         captured.recordings = vec![recording];

@@ -127,7 +127,7 @@ impl Runtime {
     /// Copies bytes to the start of a buffer. Work that was recorded before does not see them. If no command uses the
     /// buffer, nothing has to wait: the host writes it in place, or the bytes go beside kernels.
     pub fn write(&self, buffer: &Buffer, source: &dyn ByteSource) -> Result<()> {
-        self.check_owners(&[buffer])?;
+        self.check_owner(buffer)?;
         let (length, rewrites) = (source.bytes(), self.backend.rewrites_uploads());
         let unused = self.is_unused(buffer)?;
         if unused && self.host_writes(buffer.kind()) && (self.info().unified_memory || length <= DIRECT) {
@@ -238,7 +238,7 @@ impl Runtime {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
         let label = || Label::copy(name, region.bytes());
         let cost = Cost { upload_bytes, ..self.cost_of_copy(region) };
-        self.stream.record(command, [(src, Access::Read), (dst, Access::Write)], cost, label)
+        self.stream.record(|| command, [(src, Access::Read), (dst, Access::Write)], cost, label)
     }
 
     fn cost_of_copy(&self, region: Region) -> Cost {
@@ -247,11 +247,12 @@ impl Runtime {
 
     /// Copies a box of bytes from one buffer to another.
     pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
-        self.check_owners(&[src, dst])?;
+        self.check_owner(src)?;
+        self.check_owner(dst)?;
         let command = Command::CopyRegion { src: src.allocation().id(), dst: dst.allocation().id(), region };
         let label = || Label::copy("copy", region.bytes());
         let uses = [(src, Access::Read), (dst, Access::Write)].into_iter();
-        self.record(command, uses, self.cost_of_copy(region), label)
+        self.record(|| command, uses, self.cost_of_copy(region), label)
     }
 
     /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for, and the staging
@@ -263,7 +264,7 @@ impl Runtime {
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
     ) -> Result<(Ticket, Option<Slot>)> {
         self.refuse_capture("read", "it reads elements")?;
-        self.check_owners(&[buffer])?;
+        self.check_owner(buffer)?;
         if self.host_reads(buffer.kind(), source.bytes) && source.is_start() {
             let ticket = self.stream.flush()?;
             // The buffer is held until then, so that nobody writes to it.
@@ -298,7 +299,7 @@ impl Runtime {
     pub fn read_into(&self, buffer: &Buffer, source: &Source, into: &mut [u8]) -> Result<()> {
         self.refuse_capture("read", "it reads elements")?;
         check_may_block("read", "read_into_async")?;
-        self.check_owners(&[buffer])?;
+        self.check_owner(buffer)?;
         let in_place = self.host_reads(buffer.kind(), source.bytes);
         let least = if in_place { LEAST_IN_PLACE } else { LEAST_STAGED };
         let size = piece_size(source.bytes, least);
@@ -426,7 +427,7 @@ impl Runtime {
             return Ok(());
         }
         self.refuse_capture("read", "it reads elements")?;
-        self.check_owners(&[buffer])?;
+        self.check_owner(buffer)?;
         if self.host_reads(buffer.kind(), source.bytes) {
             let ticket = self.stream.flush()?;
             self.end_wait(ticket, self.begin_wait(ticket)?).await?;

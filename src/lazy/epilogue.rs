@@ -61,9 +61,8 @@ pub(crate) struct Epilogue<'a> {
 impl Epilogue<'_> {
     /// Appends what the plan of a kernel with the epilogue depends on.
     pub fn push_key(&self, key: &mut PlanKey) {
-        let terms = self.expr.terms();
-        key.extend([terms.len() as u64, self.kept.len() as u64, self.shape.rank() as u64]);
-        key.extend(terms.iter().map(|term| term.code()));
+        key.extend([self.expr.terms().len() as u64, self.kept.len() as u64, self.shape.rank() as u64]);
+        key.extend(self.expr.codes());
         key.extend(self.kept.iter().map(|term| term.index() as u64));
         key.extend(self.shape.iter().map(|&length| length as u64));
         for input in self.inputs {

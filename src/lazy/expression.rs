@@ -7,7 +7,7 @@ use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
-use crate::base::shape::{Dims, Shape, checked_elements};
+use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
@@ -271,7 +271,7 @@ impl ExpressionBuilder {
     pub fn finish<T: From<View>>(self, result: TermId, op: &'static str) -> Result<T> {
         let ExpressionBuilder { expression, placement, order, extent } = self;
         debug_assert_eq!(result, expression.expr.result(), "the result is the last term");
-        checked_elements(&placement.shape, op)?;
+        placement.checked_elements(op)?;
         let dtype = expression.expr.dtype();
         check_computes(&placement.device, dtype)?;
         let extent = extent.and(Extent::of_operations(expression.operations()));

@@ -223,7 +223,7 @@ impl<'a> Graph<'a> {
         let (first, shape) = (self.operands.len(), &placement.shape);
         let lengths = (expr.terms().len() << 16 | shape.rank() << 8 | operands.len()) as u64;
         self.key.push(code | lengths << 16);
-        self.key.extend(expr.terms().iter().map(|term| term.code()));
+        self.key.extend(expr.codes());
         self.key.extend(shape.iter().map(|&length| length as u64));
         for (operand, below) in operands.iter().zip(below) {
             match (operand, below) {

@@ -22,6 +22,7 @@ pub(crate) use epilogue::{Epilogue, Produced, Producer};
 pub(crate) use expression::{ExpressionBuilder, check_computes};
 pub(crate) use operand::{Deferred, Operand};
 pub(crate) use pending::PendingLaunch;
+pub(crate) use placement::Placement;
 pub(crate) use planned::{PlannedLaunch, PlannedRun};
 pub(crate) use storage::Storage;
 pub(crate) use transfer::Transfer;

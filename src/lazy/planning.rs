@@ -34,10 +34,30 @@ pub(super) struct FusedPlan {
 impl FusedPlan {
     /// Launches the kernel. Returns the result.
     pub fn run(&self, graph: &Graph<'_>, device: &Device) -> Result<Buffer> {
-        let runtime = device.runtime();
-        let result = runtime.allocate(self.bytes, MemoryKind::Device)?;
-        let allocate = |&(_, bytes): &(u8, u64)| runtime.allocate(bytes, MemoryKind::Device);
-        let kept: SmallVec<[Buffer; 2]> = self.kept.iter().map(allocate).collect::<Result<_>>()?;
+        let allocate = |bytes| device.runtime().allocate(bytes, MemoryKind::Device);
+        let result = allocate(self.bytes)?;
+        if self.kept.is_empty() {
+            self.launch(graph, device, &result, &[])?;
+        } else {
+            let kept =
+                self.kept.iter().map(|&(_, bytes)| allocate(bytes)).collect::<Result<SmallVec<[Buffer; 2]>>>()?;
+            self.launch(graph, device, &result, &kept)?;
+            for (&(node, _), buffer) in self.kept.iter().zip(kept) {
+                if let Some(storage) = &graph.node(node).storage {
+                    storage.keep(buffer);
+                }
+            }
+        }
+        for &node in &self.repeated {
+            if let Some(storage) = &graph.node(node).storage {
+                storage.note_computed();
+            }
+        }
+        Ok(result)
+    }
+
+    /// Launches the kernel, which stores its `result` and what is `kept` beside it.
+    fn launch(&self, graph: &Graph<'_>, device: &Device, result: &Buffer, kept: &[Buffer]) -> Result<()> {
         let mut buffers: SmallVec<[&Buffer; 12]> = SmallVec::new();
         for (input, _) in &self.inputs {
             let storage = graph.storage(input.operand);
@@ -46,22 +66,13 @@ impl FusedPlan {
                 buffers.push(storage.buffer()?);
             }
         }
-        buffers.push(&result);
-        buffers.extend(&kept);
+        buffers.push(result);
+        buffers.extend(kept);
         let value = |operand: usize| graph.operands()[operand].value;
         let offset = |(input, layout): &(Seen, InputLayout)| layout.offset(input.offset(graph));
         let scalar = |&(operand, dtype): &(usize, DType)| Word::of_bits(value(operand), dtype).words();
         let scalars = self.scalars.iter().flat_map(scalar);
-        runtime.run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))?;
-        drop(buffers);
-        let storage = |node| graph.node(node).storage.as_ref();
-        for (&(node, _), buffer) in self.kept.iter().zip(kept) {
-            if let Some(storage) = storage(node) {
-                storage.keep(buffer);
-            }
-        }
-        self.repeated.iter().filter_map(|&node| storage(node)).for_each(|repeated| repeated.note_computed());
-        Ok(result)
+        device.runtime().run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))
     }
 }
 

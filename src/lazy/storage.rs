@@ -64,9 +64,10 @@ impl Storage {
         Storage::new(None, Some(Pending::Expression { expression, computed: false, operations, capture }), placement)
     }
 
-    pub fn of_product(producer: impl Producer + 'static, shape: Shape, device: &Device) -> Storage {
-        let (producer, capture) = (Box::new(producer), device.runtime().capture_id());
-        Storage::new(None, Some(Pending::Product { producer, capture }), Placement::contiguous(shape, device))
+    /// The product's elements are placed in row-major order.
+    pub fn of_product(producer: impl Producer + 'static, placement: Arc<Placement>) -> Storage {
+        let (producer, capture) = (Box::new(producer), placement.device.runtime().capture_id());
+        Storage::new(None, Some(Pending::Product { producer, capture }), placement)
     }
 
     pub fn memory_kind(&self) -> MemoryKind {
@@ -192,7 +193,8 @@ mod tests {
         let device = Device::vulkan(0).unwrap();
         let rows = Tensor::arange(0f32, 20.0, &device).unwrap().reshape((1, 5, 4)).unwrap();
         rows.realize().unwrap();
-        let seen = Tensor::from_producer(Padded(rows), (5, 3).into(), DType::F32, &device).unwrap();
+        let seen =
+            Tensor::from_producer(Padded(rows), Placement::contiguous((5, 3).into(), &device), DType::F32).unwrap();
         let expected: Vec<f32> = (0..20u8).filter(|place| place % 4 < 3).map(f32::from).collect();
         assert_eq!(seen.to_vec::<f32>().unwrap(), expected);
     }

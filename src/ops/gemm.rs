@@ -304,8 +304,7 @@ impl Gemm {
         a.check_products(op)?;
         let a = if self.trans_a { a.t()? } else { a.clone() };
         let b = if self.trans_b { b.t()? } else { b.clone() };
-        let (batch, [m, n, _]) = a.check_factors(&b, op)?;
-        let shape: Shape = batch.iter().copied().chain([m, n]).collect();
+        let (shape, _) = a.check_factors(&b, op)?;
         let mut terms = Vec::new();
         let product;
         if self.alpha != 0.0 {

@@ -5,9 +5,10 @@ use super::matrix_units::{self, Cut};
 use super::ordered_operands;
 use super::precision;
 use super::self_test;
+use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::shape::{Shape, checked_elements};
+use crate::base::shape::{MAX_ELEMENTS, Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::plan_cache::{Plan, PlanKey, PlanKind};
@@ -17,7 +18,7 @@ use crate::kernels::epilogue;
 use crate::kernels::expr::{Domain, UnaryOp};
 use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes, UnitVectors, Vectors, WindowsParameters};
 use crate::kernels::window::WindowParameters;
-use crate::lazy::{Epilogue, Produced, Producer, allocate};
+use crate::lazy::{Epilogue, Placement, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
@@ -96,10 +97,10 @@ impl Tensor {
         }
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
-        let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
+        let (shape, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let ([lhs_matrix, rhs_matrix], sizes) = operands(lhs_matrix, rhs_matrix, sizes)?;
         let (lhs, rhs_matrix, around) = (lhs_matrix, rhs_matrix, None);
-        let product = Product { lhs, rhs: rhs_matrix, windows: None, batch, sizes, output, around, op }.pending()?;
+        let product = Product { lhs, rhs: rhs_matrix, windows: None, shape, sizes, output, around, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
@@ -119,14 +120,14 @@ impl Tensor {
         let places: Shape =
             [self.dims()[0]].into_iter().chain(windows.windows.iter().map(|axis| axis.output)).collect();
         let (groups, [depth, n]) = split(rhs);
-        let batch = groups.iter().chain(places.iter()).copied().collect();
+        let shape = groups.iter().chain(places.iter()).copied().chain([n]).collect();
         // Along the depth, loose windows have channels that are not in memory.
         let k = windows.present.map_or(depth, |present| depth / present * windows.channels);
         let rows = checked_elements(&places, op)?;
         let (lhs, rhs, sizes, is_loose) = (self.clone(), rhs.clone(), [rows, n, k], windows.present.is_some());
         let problem = BatchedProduct::of_windows(lhs.layout().offset, windows.clone(), rhs.layout(), sizes);
         let (windows, around) = (Some(windows), None);
-        let product = Product { lhs, rhs, windows, batch, sizes, output, around, op };
+        let product = Product { lhs, rhs, windows, shape, sizes, output, around, op };
         if is_loose && product.on_units(&problem).is_none() {
             return Ok(None);
         }
@@ -179,13 +180,13 @@ impl Tensor {
             Ok(RowNorm { weight: weight.clone(), eps: Word::of(eps, DType::F32, op)? })
         });
         let around = Some(Box::new(Around { tile, norm: norm.transpose()?, gate }));
-        let batch = Shape::from(());
-        let product = Product { lhs, rhs, windows: None, batch, sizes, output, around, op }.pending()?;
+        let shape = (sizes[0], columns).into();
+        let product = Product { lhs, rhs, windows: None, shape, sizes, output, around, op }.pending()?;
         let shape: Shape = self.dims()[..self.rank() - 1].iter().copied().chain([columns]).collect();
         product.reshape(shape).map(Some)
     }
 
-    /// Returns the axes of the batch, and m, n and k, of a product of matrices.
+    /// Returns the shape of a product of matrices, and its m, n and k.
     pub(super) fn check_factors(&self, rhs: &Tensor, op: &'static str) -> Result<(Shape, [usize; 3])> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
@@ -196,10 +197,13 @@ impl Tensor {
         if k != rhs_k {
             return Err(mismatch("the first one's last axis and the second one's last but one must be equal"));
         }
-        let batch = lhs_batch
-            .broadcast_with(&rhs_batch, op)
+        if lhs_batch == rhs_batch {
+            return Ok((Shape::joined(lhs_batch, &[m, n]), [m, n, k]));
+        }
+        let batch = Shape::from(lhs_batch)
+            .broadcast_with(&rhs_batch.into(), op)
             .map_err(|_| mismatch("the axes before the last two must be equal or 1"))?;
-        Ok((batch, [m, n, k]))
+        Ok((Shape::joined(&batch, &[m, n]), [m, n, k]))
     }
 
     /// Fails for dtypes that no sum of products has: `bool` and 8-bit integers.
@@ -287,9 +291,9 @@ const FEW_SUMS: usize = 4;
 const MOST_SUMMED: usize = 1 << 26;
 
 /// Returns the axes of the batch, and the two axes of the matrices.
-fn split(x: &Tensor) -> (Shape, [usize; 2]) {
+fn split(x: &Tensor) -> (&[usize], [usize; 2]) {
     let (batch, matrix) = x.dims().split_at(x.rank() - 2);
-    (batch.into(), [matrix[0], matrix[1]])
+    (batch, [matrix[0], matrix[1]])
 }
 
 /// A product of batches of matrices of checked shapes, rounded to a dtype.
@@ -299,8 +303,8 @@ struct Product {
     rhs: Tensor,
     /// If the left operand's rows are windows of `lhs`, where these are.
     windows: Option<WindowsParameters>,
-    /// The axes of the batch. If rows are windows, the axes of the places follow.
-    batch: Shape,
+    /// Of the product: the axes of the batch, m and n. If rows are windows, the axes of their places replace m.
+    shape: Shape,
     /// m, n and k.
     sizes: [usize; 3],
     output: DType,
@@ -327,6 +331,13 @@ struct RowNorm {
     eps: Word,
 }
 
+/// A launch that computes products of some shapes.
+struct PlannedProduct {
+    plan: Plan<Matmul>,
+    /// The size of the product, without an epilogue.
+    bytes: u64,
+}
+
 impl Producer for Product {
     fn accumulator(&self) -> DType {
         self.lhs.dtype().widened()
@@ -334,7 +345,8 @@ impl Producer for Product {
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, [m, n, k]) = (self.lhs.device(), self.sizes);
-        let key = match device.runtime().with_plan(self.key(epilogue), |plan| self.run(plan, epilogue)) {
+        let key = match device.runtime().with_plan(self.key(epilogue), |plan: &PlannedProduct| self.run(plan, epilogue))
+        {
             Ok(produced) => return produced,
             Err(key) => key,
         };
@@ -343,7 +355,8 @@ impl Producer for Product {
             let problem = BatchedProduct::of_windows(offset, windows.clone(), rhs, self.sizes);
             return self.in_blocks(&problem, epilogue, &key);
         }
-        let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
+        let batch = &self.shape[..self.shape.rank() - 2];
+        let operand_shape = |rows, columns| Shape::joined(batch, &[rows, columns]);
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
@@ -395,18 +408,20 @@ impl Product {
     /// compute an expression over it.
     fn pending(self) -> Result<Tensor> {
         let Product { output, op, sizes: [m, n, k], .. } = self;
-        let (shape, device) = (self.shape(), self.lhs.device().clone());
-        if checked_elements(&shape, op)? == 0 || k == 0 {
-            return Tensor::zeros(shape, output, &device);
+        let placement = Placement::contiguous(self.shape.clone(), self.lhs.device());
+        if placement.checked_elements(op)? == 0 || k == 0 {
+            return Tensor::zeros(self.shape, output, self.lhs.device());
         }
         // Windows are not in memory.
-        for matrix in [(m, k), (k, n)].into_iter().skip(usize::from(self.windows.is_some())) {
-            checked_elements(&matrix.into(), op)?;
+        for (rows, columns) in [(m, k), (k, n)].into_iter().skip(usize::from(self.windows.is_some())) {
+            if rows.saturating_mul(columns) > MAX_ELEMENTS {
+                checked_elements(&(rows, columns).into(), op)?;
+            }
         }
         for side in [&self.lhs, &self.rhs] {
             side.realize()?;
         }
-        Tensor::from_producer(self, shape, output, &device)
+        Tensor::from_producer(self, placement, output)
     }
 
     /// Computes the product on matrix units, if they can be used.
@@ -420,16 +435,12 @@ impl Product {
     /// Returns what the kernel binds before an epilogue's inputs.
     fn operands(&self) -> Result<SmallVec<[&Buffer; 4]>> {
         let mut buffers: SmallVec<[&Buffer; 4]> = SmallVec::new();
-        for operand in [&self.lhs, &self.rhs].into_iter().chain(self.norm().map(|norm| &norm.weight)) {
-            buffers.push(operand.buffer()?);
+        buffers.push(self.lhs.buffer()?);
+        buffers.push(self.rhs.buffer()?);
+        if let Some(norm) = self.norm() {
+            buffers.push(norm.weight.buffer()?);
         }
         Ok(buffers)
-    }
-
-    fn shape(&self) -> Shape {
-        let [m, n, _] = self.sizes;
-        let rows = if self.windows.is_none() { Some(m) } else { None };
-        self.batch.iter().copied().chain(rows).chain([n]).collect()
     }
 
     /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
@@ -467,8 +478,9 @@ impl Product {
         {
             return self.run_first(plan, None, key);
         }
-        let y = allocate(&self.shape(), output, device, self.op)?;
-        let buffers: SmallVec<[&Buffer; 4]> = self.operands()?.into_iter().chain([&y]).collect();
+        let y = allocate(&self.shape, output, device, self.op)?;
+        let mut buffers = self.operands()?;
+        buffers.push(&y);
         problem.launch(device, config, &buffers, None)?;
         drop(buffers);
         self.stored(y, output, epilogue.is_none())
@@ -479,7 +491,7 @@ impl Product {
         if output == self.output && is_nothing_else {
             return Ok(Produced::Finished { result: y, kept: Default::default() });
         }
-        let y = Tensor::from_buffer(y, self.shape(), output, self.lhs.device());
+        let y = Tensor::from_buffer(y, self.shape.clone(), output, self.lhs.device());
         y.to_dtype(self.output).map(Produced::unfinished)
     }
 
@@ -489,7 +501,7 @@ impl Product {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let (factor, wide) = (operands.factor(), dtype.widened());
         let is_vectors = problem.few_vectors(device, factor).is_some();
-        let elements = self.shape().elem_count().unwrap_or(usize::MAX);
+        let elements = self.shape.elem_count().unwrap_or(usize::MAX);
         let products = Shape::from((elements, self.sizes[2]));
         if !is_vectors && elements <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
@@ -515,7 +527,7 @@ impl Product {
         let whole = sums(0, each, parts)?;
         let rest = depth - each * parts;
         let sum = if rest == 0 { whole } else { whole.add(&sums(each * parts, rest, 1)?)? };
-        sum.reshape(self.shape())?.to_dtype(self.output)
+        sum.reshape(self.shape.clone())?.to_dtype(self.output)
     }
 
     /// Returns the kernel that computes the product on matrix units, and the parts that it computes; `None` if they
@@ -602,7 +614,7 @@ impl Product {
         problem: &BatchedProduct,
         kernel: Matmul,
         epilogue: Option<epilogue::Parameters>,
-    ) -> Result<Option<Plan<Matmul>>> {
+    ) -> Result<Option<PlannedProduct>> {
         let device = self.lhs.device();
         if kernel.tile.has_parts() || kernel.a.per_factor() > 1 {
             return Ok(None);
@@ -617,18 +629,21 @@ impl Product {
                 epilogue.set_numbers(next);
             }
         };
-        device.runtime().plan(kernel, parameters, groups, &set_numbers).map(Some)
+        let bytes = checked_elements(&self.shape, self.op)? as u64 * kernel.output.size_in_bytes() as u64;
+        let plan = device.runtime().plan(kernel, parameters, groups, &set_numbers)?;
+        Ok(Some(PlannedProduct { plan, bytes }))
     }
 
     /// Runs a plan for the first time, and keeps it.
-    fn run_first(&self, plan: Plan<Matmul>, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
+    fn run_first(&self, plan: PlannedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
         let produced = self.run(&plan, epilogue)?;
         self.lhs.device().runtime().keep_plan(key, plan);
         Ok(produced)
     }
 
     /// Runs a plan.
-    fn run(&self, plan: &Plan<Matmul>, epilogue: Option<&Epilogue>) -> Result<Produced> {
+    fn run(&self, planned: &PlannedProduct, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let PlannedProduct { plan, bytes } = planned;
         let (device, kernel) = (self.lhs.device(), &plan.kernel);
         let offsets = [&self.lhs, &self.rhs].map(|side| side.layout().offset as u32).into_iter();
         if let (Some(epilogue), Some(config)) = (epilogue, &kernel.epilogue) {
@@ -637,8 +652,9 @@ impl Product {
                 device.runtime().run_plan(plan, buffers, numbers)
             });
         }
-        let y = allocate(&self.shape(), kernel.output, device, self.op)?;
-        let buffers: SmallVec<[&Buffer; 4]> = self.operands()?.into_iter().chain([&y]).collect();
+        let y = device.runtime().allocate(*bytes, MemoryKind::Device)?;
+        let mut buffers = self.operands()?;
+        buffers.push(&y);
         device.runtime().run_plan(plan, &buffers, offsets)?;
         drop(buffers);
         self.stored(y, kernel.output, true)

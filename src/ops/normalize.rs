@@ -16,7 +16,7 @@ use crate::kernels::expr::{BinaryOp, Domain, UnaryOp};
 use crate::kernels::normalize::{ChannelParameters, Held, Load, Normalize, NormalizeOp, Parameters};
 use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
-use crate::lazy::{Deferred, Epilogue, ExpressionBuilder, Operand, Produced, Producer, allocate};
+use crate::lazy::{Deferred, Epilogue, ExpressionBuilder, Operand, Placement, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -329,9 +329,9 @@ impl Tensor {
         for vector in [&what.weight, &what.bias].into_iter().flatten() {
             vector.realize()?;
         }
-        let (shape, dtype) = (self.shape().clone(), self.dtype());
+        let (placement, dtype) = (Placement::contiguous(self.shape().clone(), self.device()), self.dtype());
         let normalized = Normalized { x: Deferred::new(self)?, what };
-        Tensor::from_producer(normalized, shape, dtype, self.device())
+        Tensor::from_producer(normalized, placement, dtype)
     }
 }
 

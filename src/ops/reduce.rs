@@ -13,7 +13,7 @@ use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Parameters, Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
+use crate::lazy::{Deferred, Epilogue, Placement, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 
 /// The most results of less than 32 bits that the kernel stores itself. Each takes two atomic operations, and a second
@@ -134,7 +134,7 @@ impl Tensor {
         }
         let centre = centre.map(Tensor::row_major_buffer).transpose()?;
         let folded = Folded { fold, x: Deferred::new(self)?, rows: rows.clone(), centre };
-        Tensor::from_producer(folded, rows.count.into(), dtype, device)
+        Tensor::from_producer(folded, Placement::contiguous(rows.count.into(), device), dtype)
     }
 }
 

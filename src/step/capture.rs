@@ -261,12 +261,10 @@ impl Arguments<'_> {
         let tensor = view(buffer.clone());
         let state = Argument { name: name.clone(), view: view(buffer), quad: None };
         let runtime = self.device.runtime();
-        runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owners(&[buffer]))).map_err(
-            |_| {
-                let message = format!("the first value of `{name}` is computed inside the capture; compute it before");
-                Error::InvalidArgument { op: "state", message }
-            },
-        )?;
+        runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owner(buffer))).map_err(|_| {
+            let message = format!("the first value of `{name}` is computed inside the capture; compute it before");
+            Error::InvalidArgument { op: "state", message }
+        })?;
         runtime.run_meanwhile(self.capture, || state.set(initial))?;
         self.capture.add_state(state.view.buffer()?);
         self.states.push(state);
@@ -328,7 +326,7 @@ impl Arguments<'_> {
             check_device(&tensor, self.device, CAPTURE)?;
             // An update may overwrite a state before the output is copied.
             let tensor = if self.state_of(&tensor)?.is_some() { tensor.copied()? } else { tensor };
-            self.device.runtime().check_owners(&[tensor.buffer()?])?;
+            self.device.runtime().check_owner(tensor.buffer()?)?;
             outputs.push(Argument { name, view: tensor.into(), quad: None });
         }
         Ok(outputs)

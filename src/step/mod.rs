@@ -148,7 +148,7 @@ impl Step {
         let state = &self.states[position(&self.states, name, "state", OP)?];
         state.check(value, "state", OP)?;
         check_device(value, &self.device, OP)?;
-        runtime.check_owners(&[value.buffer()?])?;
+        runtime.check_owner(value.buffer()?)?;
         let _recording = self.recording.lock();
         runtime.with_buffers_of(&self.program, || state.set(value))
     }
@@ -168,7 +168,7 @@ impl Step {
                 TensorOrScalar::Tensor(tensor) => {
                     argument.check(tensor, "input", RUN)?;
                     check_device(tensor, &self.device, RUN)?;
-                    self.device.runtime().check_owners(&[tensor.buffer()?])?;
+                    self.device.runtime().check_owner(tensor.buffer()?)?;
                     Value::Tensor(tensor)
                 }
                 TensorOrScalar::Scalar(_) if argument.quad.is_none() => {

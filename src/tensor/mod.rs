@@ -16,7 +16,8 @@ use crate::base::shape::{Axis, Shape};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue::Finishing;
-use crate::lazy::{PendingLaunch, Producer, Storage, View, check_computes};
+use crate::lazy::{PendingLaunch, Placement, Producer, Storage, View, check_computes};
+use std::sync::Arc;
 
 /// An array of elements of one [`DType`] on a [`Device`].
 ///
@@ -63,15 +64,14 @@ impl Tensor {
         View::of_buffer(buffer, shape, dtype, device).into()
     }
 
-    /// A tensor of its own over the elements of a producer.
+    /// A tensor of its own over the elements of a producer, in row-major order.
     pub(crate) fn from_producer(
         producer: impl Producer + 'static,
-        shape: Shape,
+        placement: Arc<Placement>,
         dtype: DType,
-        device: &Device,
     ) -> Result<Tensor> {
-        let view = View::of_storage(Storage::of_product(producer, shape, device), dtype);
-        if !device.runtime().fuses() {
+        let view = View::of_storage(Storage::of_product(producer, placement), dtype);
+        if !view.device().runtime().fuses() {
             view.buffer()?;
         }
         Ok(view.into())
@@ -83,11 +83,11 @@ impl Tensor {
         F: Finishing + Send + Sync + 'static,
         F::Host: Clone + Send + Sync,
     {
-        let (shape, dtype, device) = (launch.shape.clone(), launch.dtype, launch.device.clone());
+        let (dtype, placement) = (launch.dtype, Placement::contiguous(launch.shape.clone(), &launch.device));
         if launch.kernel.computes() {
-            check_computes(&device, dtype)?;
+            check_computes(&launch.device, dtype)?;
         }
-        Tensor::from_producer(launch, shape, dtype, &device)
+        Tensor::from_producer(launch, placement, dtype)
     }
 
     /// The same elements seen in another way.
@@ -243,6 +243,7 @@ impl Tensor {
         self.view.device()
     }
 
+    #[inline]
     pub(crate) fn check_same_device(&self, other: &Tensor, op: &'static str) -> Result<()> {
         if self.view.device() == other.view.device() {
             return Ok(());
@@ -250,6 +251,7 @@ impl Tensor {
         Err(Error::DeviceMismatch { op, lhs: self.view.device().to_string(), rhs: other.view.device().to_string() })
     }
 
+    #[inline]
     pub(crate) fn check_same_dtype(&self, other: &Tensor, op: &'static str) -> Result<()> {
         if self.view.dtype == other.view.dtype {
             return Ok(());

@@ -19,7 +19,7 @@ use crate::engine::plan_cache::{PlanKey, PlanKind};
 use crate::kernels::attention::{Attention, AttentionTile, MAX_COLUMNS, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::parameters::Strided;
-use crate::lazy::{PendingLaunch, PlannedLaunch, PlannedRun};
+use crate::lazy::{PendingLaunch, Placement, PlannedLaunch, PlannedRun};
 use crate::tensor::Tensor;
 use choice::run_of;
 use smallvec::SmallVec;
@@ -348,9 +348,9 @@ impl<'a> AttentionCall<'a> {
         let offsets = operands.iter().map(|operand| operand.layout().offset as u32);
         let numbers = scalars.chain(offsets).collect();
         let inputs = operands.iter().map(|operand| operand.buffer().cloned()).collect::<Result<_>>()?;
-        let (shape, dtype) = (launch.shape.clone(), launch.dtype);
+        let (placement, dtype) = (Placement::contiguous(launch.shape.clone(), device), launch.dtype);
         let run = PlannedRun { launch, numbers, inputs, device: device.clone(), op: OP };
-        let output = Tensor::from_producer(run, shape, dtype, device)?;
+        let output = Tensor::from_producer(run, placement, dtype)?;
         self.joined(output)
     }
 
