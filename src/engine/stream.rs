@@ -628,10 +628,10 @@ pub(crate) mod tests {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
         let copies = |count| (0..count).for_each(|_| copy(&stream, &a, &b).unwrap());
-        copies(16 + 24 + 32 + 1);
+        copies(16 + 32 + 48 + 1);
         stream.wait().unwrap();
-        copies(16 + 24);
-        assert_eq!(lengths(&lazy), [16, 24, 32, 1, 16, 24]);
+        copies(16 + 32);
+        assert_eq!(lengths(&lazy), [16, 32, 48, 1, 16, 32]);
     }
 
     #[test]
@@ -648,7 +648,7 @@ pub(crate) mod tests {
         }
         let lengths = lengths(&lazy);
         assert!(lengths[..50].is_sorted() && lengths[50] == 1024, "{lengths:?}");
-        assert!(lengths[51..].iter().all(|&length| length == 64), "{lengths:?}");
+        assert!(lengths[51..].iter().all(|&length| length == 128), "{lengths:?}");
     }
 
     #[test]
@@ -659,15 +659,15 @@ pub(crate) mod tests {
             (0..count).for_each(|_| copy_that_takes(nanoseconds, &stream, &a, &b).unwrap());
         };
         copies(2, 16_000);
-        copies(3, 16_000);
+        copies(4, 16_000);
         copies(2, u64::MAX);
         copies(1, 1);
         // Commands that were submitted for another reason count no more.
         stream.wait().unwrap();
         copies(1, 31_999);
-        assert_eq!(lengths(&lazy), [2, 3, 1, 1, 1]);
+        assert_eq!(lengths(&lazy), [2, 4, 1, 1, 1]);
         copies(1, 1);
-        assert_eq!(lengths(&lazy), [2, 3, 1, 1, 1, 2]);
+        assert_eq!(lengths(&lazy), [2, 4, 1, 1, 1, 2]);
     }
 
     #[test]
@@ -821,7 +821,7 @@ pub(crate) mod tests {
         stream.wait().unwrap();
         let batches = lazy.batches.lock();
         assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), 80);
-        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>()[..2], [16, 24]);
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>()[..2], [16, 40]);
         assert!(batches.iter().all(|batch| batch[0]), "each begins with a piece, and each piece with a barrier");
         let barriers = batches.iter().map(|batch| batch[1..].iter().filter(|barrier| **barrier).count() as u64);
         assert_eq!(stream.counts().barriers, barriers.sum::<u64>());
@@ -865,15 +865,17 @@ pub(crate) mod tests {
     fn a_thread_submits_what_others_record() {
         let (lazy, stream, buffer) = open_kind(DeviceKind::Discrete);
         let [a, b] = [1, 2].map(buffer);
-        let recorded = 16 + 24 + 32 + 5;
+        let recorded = 16 + 32 + 48 + 5;
         (0..recorded).for_each(|_| copy(&stream, &a, &b).unwrap());
+        let start = std::time::Instant::now();
         while lazy.batches.lock().len() < 3 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the third is not submitted");
             std::thread::yield_now();
         }
-        assert_eq!(lengths(&lazy), [16, 24, 32], "without a wait");
+        assert_eq!(lengths(&lazy), [16, 32, 48], "without a wait");
         assert!(lazy.by_thread.load(Ordering::Relaxed) <= 1, "it may be awake for the third");
         stream.wait().unwrap();
-        assert_eq!(lengths(&lazy), [16, 24, 32, 5]);
+        assert_eq!(lengths(&lazy), [16, 32, 48, 5]);
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
         // Nobody else submits this batch.
         copy(&stream, &a, &b).unwrap();
@@ -907,7 +909,7 @@ pub(crate) mod tests {
         let [a, b] = [1, 2].map(buffer);
         (0..16).for_each(|_| copy(&stream, &a, &b).unwrap());
         lazy.broken.store(true, Ordering::Relaxed);
-        (0..24).for_each(|_| copy(&stream, &a, &b).unwrap());
+        (0..32).for_each(|_| copy(&stream, &a, &b).unwrap());
         let start = std::time::Instant::now();
         let mut recorded = 0;
         let error = loop {
@@ -921,7 +923,7 @@ pub(crate) mod tests {
         lazy.broken.store(false, Ordering::Relaxed);
         // Batches that were cut meanwhile may have failed too.
         while stream.wait().is_err() {}
-        assert_eq!(lengths(&lazy).iter().sum::<usize>(), 16 + 24 + recorded, "nothing is lost, nothing is doubled");
+        assert_eq!(lengths(&lazy).iter().sum::<usize>(), 16 + 32 + recorded, "nothing is lost, nothing is doubled");
     }
 
     #[test]

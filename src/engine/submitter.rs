@@ -17,11 +17,11 @@ const FIRST_NANOSECONDS: u64 = 32_000;
 
 /// Each batch may take so much longer than the one before. It is recorded while the device runs that one. If batches
 /// grew faster, the device would wait for the host.
-const GROWTH_NANOSECONDS: u64 = 16_000;
+const GROWTH_NANOSECONDS: u64 = 32_000;
 
 /// A batch may take at most so long. While more than [`FEW`] batches are in flight, it may take twice as long with each
 /// further one: the device is busy anyway, and fewer, longer batches save the host calls and waits.
-const MOST_NANOSECONDS: u64 = 128_000;
+const MOST_NANOSECONDS: u64 = 256_000;
 const FEW: usize = 2;
 
 /// However far the device is behind, a batch takes no longer, and has no more commands.
