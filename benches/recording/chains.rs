@@ -116,10 +116,7 @@ fn beside_native(device: &Device, run: &dyn Fn() -> Result<()>) -> Result<()> {
             Ok(device.synchronize()?)
         })?);
     }
-    let [queued, done, ours] = [queued, done, ours].map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
+    let [queued, done, ours] = [queued, done, ours].map(crate::median);
     println!("{:<34} {queued:>8.1} {done:>12.1}", "the same by bare calls");
     println!("{:<34} {:>8} {ours:>12.1} {:.3}", "the step, in turn with them", "", ours / done);
     Ok(())

@@ -31,8 +31,12 @@ fn median_us(device: &Device, rounds: usize, mut round: impl FnMut() -> Result<(
         times.push(start.elapsed().as_nanos() as f64 / 1e3);
     }
     times.remove(0);
+    Ok(median(times))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    times[times.len() / 2]
 }
 
 /// The rows that were asked for.

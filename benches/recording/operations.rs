@@ -2,25 +2,43 @@
 //!
 //! `all` is over 31 rounds of 200 operations. A round ends when the last operation has been recorded: no more batches
 //! are submitted than may be in flight. `unsubmitted` is over 301 rounds of 15 operations, which are too few for a
-//! batch: it is what the operation takes without the backend, which encodes batches.
+//! batch: it is what the operation takes without the backend, which encodes batches. After each of these rounds the host
+//! sorts some numbers, and `sort` tells how long that takes. Cores that other work shares take longer for both.
 
-use crate::{Wanted, median_us};
+use crate::{Wanted, median, median_us};
 use anyhow::{Result, ensure};
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Tensor};
+use std::hint::black_box;
+use std::time::Instant;
 
 type Operation<'a> = Box<dyn Fn() -> marquetry::Result<Tensor> + 'a>;
+
+/// Returns how long the host sorts a thousand numbers, in microseconds.
+fn sort_us() -> f64 {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut numbers: Vec<u32> = (0..1000).map(|_| random.u32(..)).collect();
+    let start = Instant::now();
+    numbers.sort_unstable();
+    let time = start.elapsed();
+    black_box(numbers);
+    time.as_nanos() as f64 / 1e3
+}
 
 /// Measures an operation, and prints a row.
 fn row(device: &Device, name: &str, operation: &Operation) -> Result<()> {
     let round = |operations: usize| (0..operations).try_for_each(|_| operation()?.realize());
     let all = median_us(device, 31, || Ok(round(200)?))? / 200.0;
-    let unsubmitted = median_us(device, 301, || {
+    let (mut times, mut sorts) = (Vec::new(), Vec::new());
+    for _ in 0..301 {
+        device.synchronize()?;
         let before = device.stats().submissions;
+        let start = Instant::now();
         round(15)?;
+        times.push(start.elapsed().as_nanos() as f64 / 1e3);
         ensure!(device.stats().submissions == before, "{name}: a round is a batch");
-        Ok(())
-    })?;
-    println!("{name:<34} {all:>8.2} {:>12.2}", unsubmitted / 15.0);
+        sorts.push(sort_us());
+    }
+    println!("{name:<34} {all:>8.2} {:>12.2} {:>8.1}", median(times) / 15.0, median(sorts));
     Ok(())
 }
 
@@ -47,6 +65,6 @@ pub fn print(device: &Device, wanted: &Wanted) -> Result<()> {
         ("attention", Box::new(|| heads.scaled_dot_product_attention(&heads, &heads, &attention))),
         ("conv2d", Box::new(|| image.conv2d(&filters, None, &conv))),
     ];
-    println!("{:<34} {:>8} {:>12}", "", "all", "unsubmitted");
+    println!("{:<34} {:>8} {:>12} {:>8}", "", "all", "unsubmitted", "sort");
     rows.iter().filter(|(name, _)| wanted.has(name)).try_for_each(|(name, operation)| row(device, name, operation))
 }
