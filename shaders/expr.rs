@@ -323,7 +323,8 @@ impl Expr {
         &self.terms
     }
 
-    /// Returns numbers that tell the terms from others of the same count: each is for two terms.
+    /// Returns the codes of the terms, two in a number. They tell an expression from others with as many terms, so a
+    /// key needs the count, too.
     #[inline]
     pub fn codes(&self) -> impl ExactSizeIterator<Item = u64> {
         self.terms.chunks(2).map(|pair| pair.iter().rev().fold(0, |codes, term| codes << 32 | term.code()))
@@ -402,6 +403,45 @@ impl Expr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Also if one term, or the last of three, differs.
+    #[test]
+    fn codes_tell_expressions_apart() {
+        let codes = |exprs: &[&dyn Fn(&mut Expr)]| -> Vec<Vec<u64>> {
+            let codes = exprs.iter().map(|build| {
+                let mut expr = Expr::default();
+                build(&mut expr);
+                expr.codes().collect()
+            });
+            codes.collect()
+        };
+        let one =
+            codes(&[&|e| _ = e.input(0, DType::F32), &|e| _ = e.input(1, DType::F32), &|e| _ = e.push(Term::Index)]);
+        let two = |e: &mut Expr| [e.input(0, DType::F32), e.scalar(1, DType::F32)];
+        let three = codes(&[
+            &|e| {
+                let [x, _] = two(e);
+                e.unary(UnaryOp::Neg, x);
+            },
+            &|e| {
+                let [_, y] = two(e);
+                e.unary(UnaryOp::Neg, y);
+            },
+            &|e| {
+                let [x, y] = two(e);
+                e.binary(BinaryOp::Add, x, y);
+            },
+            &|e| {
+                let [x, y] = two(e);
+                e.binary(BinaryOp::Sub, x, y);
+            },
+        ]);
+        for (codes, length) in [(one, 1), (three, 2)] {
+            assert!(codes.iter().all(|codes| codes.len() == length), "{codes:?}");
+            let unique: std::collections::HashSet<_> = codes.iter().collect();
+            assert_eq!(unique.len(), codes.len(), "{codes:?}");
+        }
+    }
 
     #[test]
     fn what_is_used_twice_is_described_once() {

@@ -3,7 +3,7 @@
 //! `all` is over 31 rounds of 200 operations. A round ends when the last operation has been recorded: no more batches
 //! are submitted than may be in flight. `unsubmitted` is over 301 rounds of 15 operations, which are too few for a
 //! batch: it is what the operation takes without the backend, which encodes batches. After each of these rounds the
-//! host sorts some numbers, and `sort` tells how long that takes. Cores that other work shares take longer for both.
+//! host sorts a thousand numbers, and `sort` tells how long that takes. A slow core takes longer for both.
 
 use crate::{Wanted, median, median_us};
 use anyhow::{Result, ensure};

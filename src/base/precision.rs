@@ -17,3 +17,8 @@ pub enum Precision {
     #[default]
     Highest,
 }
+
+impl Precision {
+    /// All of them.
+    pub(crate) const ALL: [Precision; 3] = [Precision::Medium, Precision::High, Precision::Highest];
+}

@@ -1,4 +1,4 @@
-//! [`Hazards`]: the buffers that commands have used since the last barrier.
+//! [`Hazards`]: finds hazards, by the buffers that commands have used since the last barrier.
 
 use crate::backend::contract::BufferId;
 use crate::shader::Access;
@@ -60,7 +60,7 @@ impl Hazards {
         }
     }
 
-    /// Notes that a barrier follows all commands.
+    /// Notes that a barrier, or the end of a batch, follows all commands.
     #[inline]
     pub fn clear(&mut self) {
         self.barriers += 1;
@@ -71,9 +71,9 @@ impl Hazards {
     #[inline]
     fn find(&self, buffer: BufferId) -> usize {
         let mask = self.slots.len() - 1;
-        // Names count up, or have a count in their upper half: the product's upper half depends on all bits.
-        let hash = buffer.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let mut place = hash as usize & mask;
+        // The product's highest bits depend on all bits of the name.
+        let hash = buffer.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - self.slots.len().ilog2());
+        let mut place = hash as usize;
         while self.slots[place].barrier == self.barriers && self.slots[place].buffer != buffer {
             place = (place + 1) & mask;
         }
@@ -105,7 +105,7 @@ mod tests {
         let (mut needed, mut most) = ([0; 2], 0);
         for _ in 0..100_000 {
             let number = random.u64(..1000);
-            let buffer = BufferId(if number % 2 == 0 { number } else { number << 32 | 5 });
+            let buffer = BufferId(if number.is_multiple_of(2) { number } else { number << 32 | 5 });
             let access = [Access::Read, Access::Write, Access::ReadWrite][random.usize(..3)];
             let expected = used.get(&buffer).is_some_and(|&written| written || access.writes());
             let needs = hazards.needs_barrier(buffer, access);

@@ -149,8 +149,9 @@ pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Whether the device's memory is the process's own.
     is_software: bool,
-    /// The most bytes that a buffer has that can be bound as a whole, and that any buffer has.
-    most_bytes: [u64; 2],
+    /// The bytes of the largest buffer that can be bound as a whole, and of the largest one.
+    max_binding_bytes: u64,
+    max_buffer_bytes: u64,
     /// Whether it keeps every buffer until it is dropped.
     keeps_all: bool,
     /// Bytes of all live allocations in the memory that the budget limits.
@@ -193,7 +194,8 @@ impl PoolOwner {
         let DeviceInfo { kind, limits, .. } = backend.info();
         PoolOwner(Arc::new(Pool {
             is_software: *kind == DeviceKind::Cpu,
-            most_bytes: [limits.max_binding_bytes, limits.max_buffer_bytes],
+            max_binding_bytes: limits.max_binding_bytes,
+            max_buffer_bytes: limits.max_buffer_bytes,
             backend,
             keeps_all: false,
             held: Arc::default(),
@@ -519,7 +521,7 @@ impl Pool {
         let (mut class, loads) = (self.class_during(&state, bytes, kind), state.loads > 0);
         drop(state);
         let size = class.bytes;
-        if loads && size <= self.most_bytes[0] {
+        if loads && size <= self.max_binding_bytes {
             // It returns to the class below its size, so that there are few classes. A buffer that is too large to be
             // bound keeps its size as its class: it must not serve a request for one that can be bound.
             class.bytes = class_within(size);
@@ -610,8 +612,7 @@ impl Pool {
 
     /// Returns the bytes of the largest buffer that a request for `bytes` bytes may get.
     fn largest_for(&self, bytes: u64) -> u64 {
-        let [bound, any] = self.most_bytes;
-        let most = if bytes <= bound { bound } else { any };
+        let most = if bytes <= self.max_binding_bytes { self.max_binding_bytes } else { self.max_buffer_bytes };
         most / ALIGNMENT * ALIGNMENT
     }
 

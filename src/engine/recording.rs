@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The time that a command is taken to last at least, in nanoseconds: what a small kernel behind a barrier takes a fast
-/// GPU. The host takes as long to record it.
+/// GPU. The host records it in about half the time.
 const LEAST_NANOSECONDS: u64 = 2_000;
 
 /// What commands use. The pins keep it alive.

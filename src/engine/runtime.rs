@@ -561,9 +561,8 @@ impl Runtime {
     }
 
     pub fn precision(&self) -> Precision {
-        let precisions = [Precision::Medium, Precision::High, Precision::Highest];
-        let precision = self.precision.load(Ordering::Relaxed);
-        precisions.into_iter().find(|known| *known as u8 == precision).unwrap_or_default()
+        let code = self.precision.load(Ordering::Relaxed);
+        Precision::ALL.into_iter().find(|precision| *precision as u8 == code).unwrap_or_default()
     }
 
     pub fn set_precision(&self, precision: Precision) {
@@ -875,6 +874,21 @@ mod tests {
     use crate::engine::stream::tests::Lazy;
     use crate::kernels::store::Store;
     use std::sync::atomic::AtomicUsize;
+
+    /// The precision is kept as a number.
+    #[test]
+    fn every_precision_comes_back() {
+        let runtime = Runtime::new(Box::new(Lazy::new(DeviceKind::Discrete, 0)));
+        assert_eq!(runtime.precision(), Precision::default());
+        for precision in Precision::ALL {
+            runtime.set_precision(precision);
+            assert_eq!(runtime.precision(), precision);
+            // A new one must be among all of them.
+            match precision {
+                Precision::Medium | Precision::High | Precision::Highest => {}
+            }
+        }
+    }
 
     /// A kernel that fails its self-test in a capture is not used: the work is captured again.
     #[test]

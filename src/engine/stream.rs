@@ -75,6 +75,7 @@ impl Stream {
         self.check(&state)?;
         let State { recording, timing, counts, .. } = &mut *state;
         counts.barriers += u64::from(recording.push(command, uses.into_iter(), cost));
+        // The command is made where it stays, so it is looked at there.
         let newest = recording.steps().last();
         counts.launches += u64::from(newest.is_some_and(|step| matches!(step.command, Command::Dispatch { .. })));
         if timing.is_some() {

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// starts soon.
 const FIRST_NANOSECONDS: u64 = 32_000;
 
-/// Each batch may take so much longer than the one before. It is recorded while the device runs that one. If batches
-/// grew faster, the device would wait for the host.
+/// Each batch may take so much longer than the one before. It is recorded while the device runs that one. Faster growth
+/// gains nothing.
 const GROWTH_NANOSECONDS: u64 = 32_000;
 
 /// A batch may take at most so long. While more than [`FEW`] batches are in flight, it may take twice as long with each

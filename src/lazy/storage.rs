@@ -66,6 +66,7 @@ impl Storage {
 
     /// The product's elements are placed in row-major order.
     pub fn of_product(producer: impl Producer + 'static, placement: Arc<Placement>) -> Storage {
+        debug_assert!(placement.is_dense(), "a producer's elements are in row-major order");
         let (producer, capture) = (Box::new(producer), placement.device.runtime().capture_id());
         Storage::new(None, Some(Pending::Product { producer, capture }), placement)
     }

@@ -73,7 +73,7 @@ impl View {
     }
 
     pub fn elem_count(&self) -> usize {
-        self.layout().elements()
+        self.placement().elements()
     }
 
     pub fn is_contiguous(&self) -> bool {

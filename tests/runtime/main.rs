@@ -97,7 +97,7 @@ fn nothing_is_submitted_before_a_read(device: &Device) -> Result<()> {
 }
 
 /// Checks the number of full batches that many small kernels make for an idle device. The first has 16, and each
-/// further one 8 more, up to 64, if the device has always run those before. If it never has, the fourth has 128, and
+/// further one 16 more, up to 128, if the device has always run those before. If it never has, the fourth has 256, and
 /// each further one twice as many, up to 1,024.
 fn assert_full_batches(commands: u64, submissions: u64) {
     let batches = |length: &dyn Fn(u32) -> u64| {
@@ -107,8 +107,8 @@ fn assert_full_batches(commands: u64, submissions: u64) {
         }
         u64::from(count)
     };
-    let soon = |i: u32| (16 + 8 * u64::from(i)).min(64);
-    let behind = |i: u32| if i < 3 { soon(i) } else { 128 << (i - 3).min(3) };
+    let soon = |i: u32| (16 + 16 * u64::from(i)).min(128);
+    let behind = |i: u32| if i < 3 { soon(i) } else { 256 << (i - 3).min(2) };
     let expected = batches(&behind)..=batches(&soon);
     assert!(expected.contains(&submissions), "{submissions} submissions for {commands} commands, not {expected:?}");
 }
