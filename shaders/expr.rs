@@ -403,44 +403,20 @@ impl Expr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
-    /// Also if one term, or the last of three, differs.
+    /// Of three terms, the last code is for one.
     #[test]
     fn codes_tell_expressions_apart() {
-        let codes = |exprs: &[&dyn Fn(&mut Expr)]| -> Vec<Vec<u64>> {
-            let codes = exprs.iter().map(|build| {
-                let mut expr = Expr::default();
-                build(&mut expr);
-                expr.codes().collect()
-            });
-            codes.collect()
-        };
-        let one =
-            codes(&[&|e| _ = e.input(0, DType::F32), &|e| _ = e.input(1, DType::F32), &|e| _ = e.push(Term::Index)]);
-        let two = |e: &mut Expr| [e.input(0, DType::F32), e.scalar(1, DType::F32)];
-        let three = codes(&[
-            &|e| {
-                let [x, _] = two(e);
-                e.unary(UnaryOp::Neg, x);
-            },
-            &|e| {
-                let [_, y] = two(e);
-                e.unary(UnaryOp::Neg, y);
-            },
-            &|e| {
-                let [x, y] = two(e);
-                e.binary(BinaryOp::Add, x, y);
-            },
-            &|e| {
-                let [x, y] = two(e);
-                e.binary(BinaryOp::Sub, x, y);
-            },
-        ]);
-        for (codes, length) in [(one, 1), (three, 2)] {
-            assert!(codes.iter().all(|codes| codes.len() == length), "{codes:?}");
-            let unique: std::collections::HashSet<_> = codes.iter().collect();
-            assert_eq!(unique.len(), codes.len(), "{codes:?}");
-        }
+        let (x, y, other) = (Term::Input(0, DType::F32), Term::Scalar(1, DType::F32), Term::Scalar(1, DType::F16));
+        let [a, b] = [0, 1].map(TermId);
+        let (sum, difference, double) =
+            (Term::Binary(BinaryOp::Add, a, b), Term::Binary(BinaryOp::Sub, a, b), Term::Binary(BinaryOp::Add, a, a));
+        let exprs = [[x, y, sum], [y, x, sum], [x, other, sum], [x, y, difference], [x, y, double]];
+        let codes = exprs.map(|terms| -> Vec<u64> { Expr { terms: terms.as_slice().into() }.codes().collect() });
+        let unique: HashSet<_> = codes.iter().collect();
+        assert_eq!(unique.len(), codes.len(), "{codes:?}");
+        assert!(codes.iter().all(|codes| codes.len() == 2), "{codes:?}");
     }
 
     #[test]

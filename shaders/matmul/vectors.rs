@@ -236,7 +236,7 @@ impl<'k> VectorKernel<'_, 'k> {
         let w_lines: Vec<_> = w_lines.into_iter().chain(behind.into_iter().flatten()).collect();
         let sums = self.zeros(config.count * w_lines.len() as u32, self.p.accumulator);
         let squares = self.zeros(if self.norm.is_some() { config.count } else { 0 }, self.p.accumulator);
-        // First the runs of the matrix, one for each line, then those of the vectors, then that of a norm's weights.
+        // In this order: a run of each line of the matrix, a run of each vector, and a run of the norm's weights.
         let load = |run: Value<'k>| -> Vec<Value<'k>> {
             let ws = w_lines.iter().map(|&line| w.load_packed(line + run));
             let xs = x_lines.iter().map(|&line| x.load_packed(line + run));

@@ -49,7 +49,7 @@ impl Shape {
         self.0.iter().try_fold(1usize, |count, &n| count.checked_mul(n))
     }
 
-    /// Returns the shape with the axes of both, those of `outer` first.
+    /// Returns the shape with the axes of `outer`, then those of `inner`.
     #[inline]
     pub(crate) fn joined(outer: &[usize], inner: &[usize]) -> Shape {
         let mut dims = Dims::from_slice(outer);

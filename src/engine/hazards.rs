@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// Against a map, with so many buffers that slots collide and the table grows.
+    /// A map tells what is expected. There are so many buffers that slots collide and the table grows.
     #[test]
     fn hazards_are_those_of_a_map() {
         let mut random = fastrand::Rng::with_seed(7);
