@@ -186,7 +186,7 @@ fn every_family() -> Result<()> {
     assert_eq!(doubled.to_vec::<f32>()?, [2.0; 64]);
     let (result, profile) = device.profile(|| compute(&device))?;
     result?;
-    assert!(profile.commands.len() > 4, "{profile}");
+    assert!(profile.commands.len() >= 4, "{profile}");
     // A captured step, dropped while it runs.
     let step = counting_step(&device)?;
     let large = Tensor::ones((300, 40), DType::F32, &device)?;

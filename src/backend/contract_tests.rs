@@ -4,7 +4,7 @@
 use super::contract::{
     Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ProgramId, ReadCallback, Region, Step, Ticket,
 };
-use crate::backend::info::MemoryKind;
+use crate::backend::info::{DeviceKind, MemoryKind};
 use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::clock::now;
@@ -33,8 +33,12 @@ macro_rules! on_each_backend {
         }
         #[cfg(has_webgpu)]
         mod webgpu {
-            use super::{BackendKind::WebGpu, open};
+            use super::{BackendKind::WebGpu, open, where_the_host_reaches_buffers};
             $(#[test] fn $name() { super::$name(&*open(WebGpu)); })*
+            $(#[test] fn $on_host() {
+                let test = concat!(module_path!(), "::", stringify!($on_host));
+                where_the_host_reaches_buffers::through_wgpu(test, where_the_host_reaches_buffers::$on_host);
+            })*
         }
     };
 }
@@ -888,12 +892,25 @@ fn timings_are_kept_for_each_batch_until_they_are_asked_for(backend: &dyn Backen
 mod where_the_host_reaches_buffers {
     use super::*;
 
+    /// Runs a test on WebGPU, in another process if this one forces wgpu to open the device by itself.
+    pub fn through_wgpu(test: &str, run: impl FnOnce(&dyn Backend)) {
+        const CHILD: &str = "MARQUETRY_TEST_REACHED_CHILD";
+        let backend = open(BackendKind::WebGpu);
+        if backend.info().host_visible {
+            return run(&*backend);
+        }
+        if std::env::var_os(CHILD).is_none() {
+            return run_again(test, &[("MARQUETRY_FORCE", ""), ("MARQUETRY_VALIDATION", "1"), (CHILD, "1")]);
+        }
+        assert_ne!(backend.info().kind, DeviceKind::Cpu, "the host reaches the memory of a software device");
+    }
+
     pub fn the_host_and_kernels_share_a_buffer_in_place(backend: &dyn Backend) {
         assert!(backend.info().host_visible);
         let kernel = compile_add(backend);
         let bytes = |data: &[f32]| bytemuck::cast_slice(data).to_vec();
         for kind in [MemoryKind::Shared, MemoryKind::Host] {
-            let [a, b, sum] = [(); 3].map(|()| backend.allocate(4000, MemoryUse::Kernels(kind)).unwrap());
+            let [a, b, sum, end] = [(); 4].map(|()| backend.allocate(4000, MemoryUse::Kernels(kind)).unwrap());
             let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
             backend.write(a, 0, &bytes(&numbers)).unwrap();
             backend.write(b, 0, &bytes(&[2.0; 1000])).unwrap();
@@ -902,11 +919,11 @@ mod where_the_host_reaches_buffers {
             assert_eq!(read_now(backend, sum, 4000, ticket), bytes(&expected), "{kind}");
             // The host's write leaves what the kernel wrote beside it.
             backend.write(sum, 0, &bytes(&[-1.0; 3])).unwrap();
-            let steps = [dispatch(kernel, [sum, b, a], 1000, false), dispatch(kernel, [a, b, a], 1000, true)];
+            let steps = [dispatch(kernel, [sum, b, a], 1000, false), dispatch(kernel, [a, b, end], 1000, true)];
             let ticket = backend.submit(&steps, false).unwrap();
             expected[..3].fill(-1.0);
             expected.iter_mut().for_each(|x| *x += 4.0);
-            assert_eq!(read_now(backend, a, 4000, ticket), bytes(&expected), "{kind}");
+            assert_eq!(read_now(backend, end, 4000, ticket), bytes(&expected), "{kind}");
         }
     }
 

@@ -11,6 +11,8 @@ pub(crate) mod fork;
 pub(crate) mod info;
 #[cfg(has_level_zero)]
 mod level_zero;
+#[cfg(uses_ash)]
+mod memory_types;
 mod parked;
 mod reads;
 pub(crate) mod registry;

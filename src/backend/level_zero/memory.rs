@@ -53,11 +53,13 @@ pub(super) struct HostView {
 // SAFETY: it is only an address and a length. Those who hold the buffer order the accesses through it.
 unsafe impl Send for HostView {}
 
-impl From<MemoryUse> for Place {
-    fn from(memory: MemoryUse) -> Place {
+impl Place {
+    /// Returns the place of a buffer. A device without memory of its own has nothing to gain from memory that the host
+    /// does not reach.
+    fn of(memory: MemoryUse, unified: bool) -> Place {
         match memory {
-            MemoryUse::Kernels(MemoryKind::Device) => Place::Device,
-            MemoryUse::Kernels(MemoryKind::Shared) => Place::Shared,
+            MemoryUse::Kernels(MemoryKind::Device) if !unified => Place::Device,
+            MemoryUse::Kernels(MemoryKind::Device | MemoryKind::Shared) => Place::Shared,
             MemoryUse::Kernels(MemoryKind::Host) | MemoryUse::Upload | MemoryUse::Readback => Place::Host,
         }
     }
@@ -119,7 +121,7 @@ impl explicit::Memory for Memory {
         if bytes > self.device.adapter.info.limits.max_buffer_bytes {
             return Err(self.device.too_large(bytes));
         }
-        let place = Place::from(memory);
+        let place = Place::of(memory, self.device.adapter.info.unified_memory);
         let address = self.allocate_in(bytes, place).map_err(|error| match error {
             Error::OutOfMemory { .. } => self.device.out_of_memory(bytes),
             error => error,
@@ -134,6 +136,10 @@ impl explicit::Memory for Memory {
             Some(buffer) => self.destroy(&buffer),
             None => log::error!("Level Zero: {buffer:?} was freed, but does not exist"),
         }
+    }
+
+    fn host_reads_device_memory(&self) -> bool {
+        self.device.adapter.info.unified_memory
     }
 
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {

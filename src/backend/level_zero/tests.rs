@@ -3,7 +3,8 @@
 use super::*;
 use crate::backend::contract::{MemoryUse, Ticket};
 use crate::backend::contract_tests::{
-    add_kernel, allocate, assert_lost, compile, copies_run_beside_batches, dispatch, download, read, told, upload,
+    add_kernel, allocate, assert_lost, compile, copies_run_beside_batches, dispatch, download, read, run_again, told,
+    upload,
 };
 use crate::base::error::Error;
 use crate::shader::{Access, Code, Module};
@@ -45,10 +46,18 @@ fn an_index_out_of_range_is_refused_with_the_number_of_devices() {
     assert!(error.to_string().contains(&format!("the number of devices is {count}")), "{error}");
 }
 
+/// The test driver's device is integrated. In another process it is discrete.
 #[test]
-fn the_host_does_not_reach_the_devices_own_memory() {
+fn the_host_does_not_reach_a_discrete_devices_own_memory() {
     let backend = open();
     let [own] = allocate(&backend, 16);
+    if backend.info().unified_memory {
+        backend.write(own, 0, &[7; 4]).unwrap();
+        assert_eq!(told(&read(&backend, own, 4, Ticket(0))).unwrap(), [7; 4]);
+        let test = concat!(module_path!(), "::the_host_does_not_reach_a_discrete_devices_own_memory");
+        return run_again(test, &[("LEVEL_ZERO_TEST_DISCRETE", "1")]);
+    }
+    assert!(!backend.host_reads_device_memory());
     assert!(matches!(backend.write(own, 0, &[0; 4]).unwrap_err(), Error::InvalidArgument { op: "write", .. }));
     let answer = told(&read(&backend, own, 4, Ticket(0)));
     assert!(matches!(answer.unwrap_err(), Error::InvalidArgument { op: "read", .. }));

@@ -1,10 +1,12 @@
-//! Replaces three Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
-//! buffers the driver need not check. And it makes each submission wait for the one before by a semaphore.
+//! Replaces four Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, kernels whose buffers
+//! the driver need not check, nor buffers that the host reads without wgpu. And it makes each submission wait for the
+//! one before by a semaphore.
 
 use ash::vk;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
+use std::thread::LocalKey;
 use std::{mem, ptr};
 use wgpu::hal::vulkan::InstanceShared;
 
@@ -13,6 +15,7 @@ struct Loader {
     barrier: vk::PFN_vkCmdPipelineBarrier,
     create_pipelines: vk::PFN_vkCreateComputePipelines,
     submit: vk::PFN_vkQueueSubmit,
+    end: vk::PFN_vkEndCommandBuffer,
     /// Keeps the loader in memory.
     _entry: ash::Entry,
 }
@@ -22,23 +25,35 @@ static LOADER: OnceLock<Loader> = OnceLock::new();
 thread_local! {
     /// Whether the pipelines that this thread creates are of trusted kernels.
     static UNCHECKED: Cell<bool> = const { Cell::new(false) };
+    /// Whether the host is going to see what the commands write that this thread records.
+    static VISIBLE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Makes the pipelines that `create` creates run without bounds checks, if the device can choose.
 pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
-    /// wgpu may panic meanwhile.
-    struct Reset;
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            UNCHECKED.set(false);
-        }
-    }
-    let _reset = Reset;
-    UNCHECKED.set(true);
-    create()
+    with(&UNCHECKED, create)
 }
 
-/// Returns the device with three functions replaced. `choosable` says whether robustness can be chosen for each
+/// Makes the host see what the commands write that `record` records.
+pub(super) fn visible_to_host<T>(record: impl FnOnce() -> T) -> T {
+    with(&VISIBLE, record)
+}
+
+/// Sets a mark of this thread while `work` runs.
+fn with<T>(mark: &'static LocalKey<Cell<bool>>, work: impl FnOnce() -> T) -> T {
+    /// wgpu may panic meanwhile.
+    struct Reset(&'static LocalKey<Cell<bool>>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            self.0.set(false);
+        }
+    }
+    let _reset = Reset(mark);
+    mark.set(true);
+    work()
+}
+
+/// Returns the device with four functions replaced. `choosable` says whether robustness can be chosen for each
 /// pipeline.
 pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable: bool) -> ash::Device {
     let raw = instance.raw_instance();
@@ -54,6 +69,7 @@ pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable:
                 create_pipelines: find(c"vkCreateComputePipelines")
                     .map_or(functions.create_compute_pipelines, |it| mem::transmute(it)),
                 submit: find(c"vkQueueSubmit").map_or(functions.queue_submit, |it| mem::transmute(it)),
+                end: find(c"vkEndCommandBuffer").map_or(functions.end_command_buffer, |it| mem::transmute(it)),
                 _entry: instance.entry().clone(),
             }
         }
@@ -64,10 +80,11 @@ pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable:
             create_pipelines as vk::PFN_vkCreateComputePipelines as *const c_void
         }
         _ if name == c"vkQueueSubmit" => submit as vk::PFN_vkQueueSubmit as *const c_void,
+        _ if name == c"vkEndCommandBuffer" => end as vk::PFN_vkEndCommandBuffer as *const c_void,
         // SAFETY: the device is alive.
         _ => unsafe { own(device.handle(), name.as_ptr()) }.map_or(ptr::null(), |found| found as *const c_void),
     };
-    // SAFETY: the functions are the device's own, except three, which call them through the loader.
+    // SAFETY: the functions are the device's own, except four, which call them through the loader.
     unsafe { ash::Device::load_with(load, device.handle()) }
 }
 
@@ -169,4 +186,22 @@ unsafe extern "system" fn submit(
     info.p_next = ptr::from_ref(&values).cast();
     // SAFETY: as the caller promises. The lists outlive the call.
     unsafe { (loader.submit)(queue, 1, &info, fence) }
+}
+
+/// A batch ends with a barrier for the host, which reads some buffers without wgpu.
+unsafe extern "system" fn end(commands: vk::CommandBuffer) -> vk::Result {
+    let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
+    if VISIBLE.get() {
+        let (kernels, copies) = (vk::PipelineStageFlags::COMPUTE_SHADER, vk::PipelineStageFlags::TRANSFER);
+        let memory = vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ);
+        let (host, flags) = (vk::PipelineStageFlags::HOST, vk::DependencyFlags::empty());
+        // SAFETY: the commands are being recorded, outside of any render pass.
+        unsafe {
+            (loader.barrier)(commands, kernels | copies, host, flags, 1, &memory, 0, ptr::null(), 0, ptr::null());
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { (loader.end)(commands) }
 }

@@ -12,6 +12,8 @@ mod encode;
 mod guard;
 #[cfg(wgpu_on_vulkan)]
 mod hooks;
+#[cfg_attr(not(wgpu_on_vulkan), path = "no_host_memory.rs")]
+mod host_memory;
 mod kernel;
 #[cfg(wgpu_on_vulkan)]
 mod on_vulkan;
@@ -24,10 +26,12 @@ mod timing;
 
 use crate::backend::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
 use crate::backend::info::DeviceInfo;
+use crate::backend::reads;
 use crate::base::error::{Error, Result};
 use crate::shader::{Module, Target};
 use buffer::Buffers;
 use guard::{GuardedDevice, driver_error};
+use host_memory::HostView;
 use kernel::Kernels;
 use queue::BatchQueue;
 use read::Reads;
@@ -51,7 +55,10 @@ struct WebGpuBackend {
     buffers: Buffers,
     kernels: Kernels,
     queue: BatchQueue,
+    /// Reads of buffers that wgpu maps.
     reads: Arc<Reads>,
+    /// Reads of buffers that the host reaches by itself, and how many bytes each wants.
+    host_reads: reads::Reads<(HostView, u64)>,
 }
 
 /// Asks wgpu for a device with the features that are used, and with all limits of the adapter.
@@ -88,10 +95,11 @@ impl WebGpuBackend {
         };
         let gpu = Arc::new(gpu);
         Ok(WebGpuBackend {
-            buffers: Buffers::new(Arc::clone(&gpu), info.limits.max_buffer_bytes),
+            buffers: Buffers::new(Arc::clone(&gpu), info.limits.max_buffer_bytes, info.host_visible),
             kernels: Kernels::new(Arc::clone(&gpu)),
             queue: BatchQueue::new(Arc::clone(&gpu)),
             reads: Arc::default(),
+            host_reads: reads::Reads::new(),
             info,
             gpu,
         })
@@ -108,16 +116,31 @@ impl WebGpuBackend {
     /// Runs the callbacks of reads that are due, and reports what went wrong.
     fn after_poll(&self, polled: Result<()>) -> Result<()> {
         match self.gpu.check_lost() {
-            Ok(()) => self.reads.finish_due(),
-            Err(lost) => self.reads.fail(&lost),
+            Ok(()) => {
+                self.reads.finish_due();
+                self.run_host_reads();
+            }
+            Err(lost) => self.fail_reads(&lost),
         }
         polled.and_then(|()| self.gpu.check())
+    }
+
+    fn run_host_reads(&self) {
+        self.host_reads.run(self.queue.completed(), |(view, bytes)| view.read(*bytes));
+    }
+
+    fn fail_reads(&self, error: &Error) {
+        self.reads.fail(error);
+        self.host_reads.fail(error);
     }
 }
 
 impl Drop for WebGpuBackend {
     fn drop(&mut self) {
-        self.reads.fail(&self.gpu.lost("it was closed"));
+        if self.queue.wait(self.queue.newest()).is_ok() {
+            self.run_host_reads();
+        }
+        self.fail_reads(&self.gpu.lost("it was closed"));
     }
 }
 
@@ -156,8 +179,12 @@ impl Backend for WebGpuBackend {
         self.buffers.write(buffer, offset, bytes)
     }
 
+    fn host_reads_device_memory(&self) -> bool {
+        self.info.unified_memory
+    }
+
     fn rewrites_uploads(&self) -> bool {
-        false
+        self.buffers.rewrites_uploads()
     }
 
     /// Returns 0, like [`DeviceInfo::memory`], because WebGPU reports no memory.
@@ -210,6 +237,7 @@ impl Backend for WebGpuBackend {
         while cfg!(native) && !self.reads.have_ended(ticket) {
             self.after_poll(self.gpu.poll(wgpu::PollType::Poll))?;
         }
+        self.host_reads.join(ticket);
         Ok(())
     }
 
@@ -220,17 +248,33 @@ impl Backend for WebGpuBackend {
     }
 
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback) {
-        match self.gpu.check_lost().and_then(|()| self.buffers.get(buffer, "read")) {
-            Ok(buffer) => self.reads.begin(buffer, bytes, after, done),
+        let found = self.gpu.check_lost().and_then(|()| self.buffers.get(buffer, "read"));
+        let checked = found.and_then(|(buffer, view)| {
+            view.iter().try_for_each(|view| view.check("read", bytes))?;
+            Ok((buffer, view))
+        });
+        match checked {
+            Ok((_, Some(view))) => {
+                self.host_reads.add((view, bytes), after, done);
+                // The batch may have completed before the read was in the list. After an error, the next wait answers.
+                _ = self.completed();
+            }
+            Ok((buffer, None)) => self.reads.begin(buffer, bytes, after, done),
             Err(error) => done(Err(error)),
         }
     }
 
     fn read_now(&self, buffer: BufferId, offset: u64, after: Ticket, into: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(into.len() as u64);
+        self.gpu.check_lost()?;
+        if let (_, Some(view)) = self.buffers.get(buffer, "read")? {
+            into.copy_from_slice(&view.read(end)?[offset as usize..]);
+            return Ok(());
+        }
         let (sender, receiver) = mpsc::sync_channel(1);
         let take = move |bytes: &[u8]| bytes[offset as usize..].to_vec();
         let done = Box::new(move |result: Result<&[u8]>| _ = sender.send(result.map(take)));
-        self.read(buffer, offset.saturating_add(into.len() as u64), after, done);
+        self.read(buffer, end, after, done);
         self.wait(after)?;
         let nothing = |_| Err(driver_error("read", "the data did not arrive".to_string()));
         into.copy_from_slice(&receiver.try_recv().unwrap_or_else(nothing)?);

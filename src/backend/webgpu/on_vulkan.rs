@@ -6,7 +6,7 @@
 use super::adapter::SPIRV;
 use super::hooks;
 use crate::backend::cooperative_matrix2::{self, Abilities};
-use crate::backend::info::DeviceInfo;
+use crate::backend::info::{DeviceInfo, DeviceKind};
 use crate::backend::units::{self, Bfloat16Features};
 use crate::base::features::MatrixUnits;
 use ash::{ext, vk};
@@ -41,6 +41,10 @@ pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: 
         let version = hal.physical_device_capabilities().properties().api_version;
         // SAFETY: as above, and this is its version. wgpu enables the feature if the device has it.
         info.features.integer_dot_products = unsafe { units::dot_products(raw, physical, version, &offered) };
+        // A software device has only the host's memory. A GPU may allow only 4,096 allocations, and these buffers do
+        // not share any.
+        let is_software = info.kind == DeviceKind::Cpu;
+        (info.host_visible, info.unified_memory) = (is_software, is_software);
     }
     // Kernels on matrix units need subgroups of 32 lanes.
     if features.contains(MATRICES) && info.limits.subgroup_sizes == [32] {

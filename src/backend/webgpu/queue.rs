@@ -4,6 +4,7 @@ use super::bind::Bindings;
 use super::buffer::Buffers;
 use super::encode::BatchEncoder;
 use super::guard::{GuardedDevice, describe, driver_error};
+use super::host_memory;
 use super::kernel::{Kernels, WebGpuKernel};
 use super::timing::{Stamps, Timings};
 use crate::backend::contract::{BufferId, Command, Step, Ticket};
@@ -50,6 +51,7 @@ impl BatchQueue {
             let encoder = BatchEncoder::new(device, &buffers, &kernels, &mut state.bindings, stamps.as_ref());
             Ok((encoder.encode(steps)?, stamps))
         };
+        let encode = || host_memory::visible(encode);
         let (commands, stamps) = match self.gpu.catch(encode, refuse).and_then(|encoded| encoded) {
             Ok(encoded) => encoded,
             Err(error) => {
@@ -80,6 +82,11 @@ impl BatchQueue {
             state.in_flight.pop_front();
         }
         Ok(Ticket(ticket))
+    }
+
+    /// Returns the newest batch.
+    pub fn newest(&self) -> Ticket {
+        Ticket(self.state.lock().submitted)
     }
 
     /// Returns the newest batch that had completed when wgpu polled last.

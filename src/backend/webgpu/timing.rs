@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn timestamps_outside_of_passes_need_no_feature() {
         let backend = open();
-        let [src, dst] = allocate(&backend, 1 << 20).map(|id| backend.buffers.get(id, "test").unwrap());
+        let [src, dst] = allocate(&backend, 1 << 20).map(|id| backend.buffers.get(id, "test").unwrap().0);
         let mut stamps = Stamps::new(&backend.gpu.device, 2);
         stamps.inside_encoders = false;
         let mut encoder = backend.gpu.device.create_command_encoder(&Default::default());
