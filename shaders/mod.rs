@@ -211,6 +211,7 @@ families! {
     elementwise: Elementwise;
     gather: Gather;
     grid_sample: GridSample;
+    look_back: LookBack;
     matmul: Matmul;
     next_token: NextToken;
     normalize: Normalize;

@@ -14,7 +14,7 @@ use super::prologue::{self, Head, Prologue};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Member, StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
-use crate::shader::{Access, KernelBuilder, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
 /// The elements or states that a kernel scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -219,9 +219,8 @@ impl Family for Scan {
 /// How a team's members load a quad of elements, and store one of results.
 type Quadwise<'a, 'k> = (&'a dyn Fn(Value<'k>) -> Value<'k>, &'a dyn Fn(Value<'k>, Value<'k>));
 
-/// Scans the quads from `first` to `end` from the state `before` them on. Each member scans several that follow each
-/// other, so that members combine their states once for all of them. Then they exchange the results: neighbours store
-/// neighbouring quads. There are at most `span` quads, a number that a compiler sees to be the same for all members.
+/// Scans the quads from `first` to `end` from the state `before` them on, one part after the other. There are at most
+/// `span` quads, a number that a compiler sees to be the same for all members.
 fn scan_held<'k>(
     member: Member<'k>,
     turns: u32,
@@ -231,41 +230,105 @@ fn scan_held<'k>(
     output: Type,
     (load, store): Quadwise<'_, 'k>,
 ) {
-    let (k, combine) = (member.k, &fold.combine);
-    let all = turns * member.lanes();
-    let results = k.workgroup_array(output, all);
-    // Eight neighbours' quads lie in different banks. An even number of turns would put them into the same ones.
-    let slot = |owner: Value<'k>, turn: Value<'k>| match turns % 2 {
-        0 => owner * turns + (turn + owner * turns / 8) % turns,
-        _ => owner * turns + turn,
-    };
-    let together = |states: &[State<'k>]| states[1..].iter().fold(states[0].clone(), |a, b| combine(&a, b));
+    let (k, part) = (member.k, Part::new(member, turns, fold, output));
     let running = StateVar::new(k, &before);
-    k.for_step(0, span, all, |from| {
+    k.for_step(0, span, part.quads(), |from| {
         let place = |quad: Value<'k>| first + from + quad;
-        let own = |turn: u32| place(member.lane * turns + turn);
         // Beyond the end, the last quad is repeated: it comes after all others, and is not stored.
-        let states = |turn| -> Vec<State<'k>> {
-            load(own(turn).min(end - 1)).lanes().into_iter().map(|x| (fold.map)(x, k.u32(0))).collect()
-        };
-        let quads: Vec<_> = (0..turns).map(states).collect();
-        let totals: Vec<_> = quads.iter().map(|quad| together(quad)).collect();
-        let (prior, after) = member.prefixes(combine, running.get(), &[together(&totals)]);
+        let quads = part.load(&|quad| load(place(quad).min(end - 1)));
+        let (prior, after) = member.prefixes(&fold.combine, running.get(), &[part.total(&quads)]);
         running.set(&after);
-        let mut state = prior[0].clone();
-        for (turn, quad) in (0..).zip(&quads) {
-            let up_to = quad.iter().map(|next| {
-                state = combine(&state, next);
-                (fold.finish)(&state, own(turn))
-            });
-            results.store(slot(member.lane, k.u32(turn)), k.vector(&up_to.collect::<Vec<_>>()));
-        }
-        k.barrier();
-        for quad in (0..turns).map(|turn| member.lane + turn * member.lanes()) {
-            let four = results.load(slot(quad / turns, quad % turns));
-            k.when(place(quad).lt(end), || store(place(quad), four));
-        }
-        // The next turns write to the same memory.
+        part.store(&prior[0], &quads, &place, &|quad, four| _ = k.when(quad.lt(end), || store(quad, four)));
+        // The next part writes to the same memory.
         k.barrier();
     });
+}
+
+/// The part of a row that a team holds at a time. Each member has several quads that follow each other, so that members
+/// combine their states once for all of them.
+pub(super) struct Part<'a, 'k> {
+    member: Member<'k>,
+    /// The quads of a member.
+    turns: u32,
+    fold: &'a Fold<'k>,
+    results: Array<'k>,
+}
+
+impl<'a, 'k> Part<'a, 'k> {
+    /// `output` is the type of four results.
+    pub fn new(member: Member<'k>, turns: u32, fold: &'a Fold<'k>, output: Type) -> Self {
+        Part { member, turns, fold, results: member.k.workgroup_array(output, turns * member.lanes()) }
+    }
+
+    /// The quads of all members.
+    pub fn quads(&self) -> u32 {
+        self.turns * self.member.lanes()
+    }
+
+    /// Loads the member's quads. `load` loads a quad of the part.
+    pub fn load(&self, load: &dyn Fn(Value<'k>) -> Value<'k>) -> Vec<Value<'k>> {
+        let own = self.member.lane * self.turns;
+        (0..self.turns).map(|turn| load(own + turn)).collect()
+    }
+
+    /// Returns where a member's quad is in workgroup memory. Eight neighbours' quads lie in different banks. An even
+    /// number of turns would put them into the same ones.
+    fn slot(&self, owner: Value<'k>, turn: Value<'k>) -> Value<'k> {
+        let turns = self.turns;
+        match turns % 2 {
+            0 => owner * turns + (turn + owner * turns / 8) % turns,
+            _ => owner * turns + turn,
+        }
+    }
+
+    fn states(&self, quad: Value<'k>) -> Vec<State<'k>> {
+        quad.lanes().into_iter().map(|x| (self.fold.map)(x, self.member.k.u32(0))).collect()
+    }
+
+    fn together(&self, states: &[State<'k>]) -> State<'k> {
+        states[1..].iter().fold(states[0].clone(), |a, b| (self.fold.combine)(&a, b))
+    }
+
+    /// Combines the states of the member's elements.
+    pub fn total(&self, quads: &[Value<'k>]) -> State<'k> {
+        self.together(&quads.iter().map(|&quad| self.together(&self.states(quad))).collect::<Vec<_>>())
+    }
+
+    /// Returns the same total with few registers.
+    pub fn total_again(&self, load: &dyn Fn(Value<'k>) -> Value<'k>) -> State<'k> {
+        let (k, own) = (self.member.k, self.member.lane * self.turns);
+        let total = StateVar::new(k, &self.together(&self.states(load(own))));
+        // A compiler that sees the number of turns may unroll the loop nevertheless.
+        k.for_rolled(1, k.u32(self.turns).opaque(), 1, |turn| {
+            total.set(&(self.fold.combine)(&total.get(), &self.together(&self.states(load(own + turn)))));
+        });
+        total.get()
+    }
+
+    /// Finishes the scan of the member's quads from the state `prior` to them on. Then the members exchange the
+    /// results: neighbours store neighbouring quads. `place` returns the place of a quad of the part, and `store`
+    /// stores four results there.
+    pub fn store(
+        &self,
+        prior: &State<'k>,
+        quads: &[Value<'k>],
+        place: &dyn Fn(Value<'k>) -> Value<'k>,
+        store: &dyn Fn(Value<'k>, Value<'k>),
+    ) {
+        let Part { member, turns, fold, results } = self;
+        let k = member.k;
+        let mut state = prior.clone();
+        for (turn, &quad) in (0..).zip(quads) {
+            let states = self.states(quad);
+            let up_to = states.iter().map(|next| {
+                state = (fold.combine)(&state, next);
+                (fold.finish)(&state, place(member.lane * *turns + turn))
+            });
+            results.store(self.slot(member.lane, k.u32(turn)), k.vector(&up_to.collect::<Vec<_>>()));
+        }
+        k.barrier();
+        for quad in (0..*turns).map(|turn| member.lane + turn * member.lanes()) {
+            store(place(quad), results.load(self.slot(quad / *turns, quad % *turns)));
+        }
+    }
 }

@@ -3,12 +3,14 @@
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
 use super::{choose_team, largest_team, subgroup_lanes};
+use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::{Axis, Dims, checked_elements};
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
+use crate::kernels::look_back::{self, LookBack};
 use crate::kernels::rows::RowsType;
 use crate::kernels::scan::{Held, Parameters, Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
@@ -28,6 +30,14 @@ const MOST_HOLDING: u32 = 256;
 /// takes less time.
 const MANY_CHUNKS: usize = 2048;
 const MOST_PARTS: usize = 16;
+
+/// Workgroups that look back have so many members, each with so many quads. On an H200, 2^26 sums of `f32` take 200 us
+/// with 128 and 8, and 205 to 290 us with others of 64 to 512 and 2 to 16.
+const LOOK_BACK_TEAM: u32 = 128;
+const LOOK_BACK_QUADS: u32 = 8;
+
+/// How often a workgroup looks for a state. A look takes about 1 us, and what is missing is there after some 10 us.
+const LOOK_BACK_TRIES: usize = 10_000;
 
 /// The most members of a team that scans the states of chunks. Each needs some workgroup memory.
 const LARGEST_TEAM: u32 = 512;
@@ -62,6 +72,13 @@ impl Tensor {
             // A team that holds elements can take one part of a long chunk after the other.
             let parts = if held.is_some() { rows.count * rows.length.div_ceil(CHUNK) / MANY_CHUNKS } else { 1 };
             let long = CHUNK * parts.clamp(1, MOST_PARTS).next_power_of_two();
+            if let (false, Some(Held { subgroup, .. })) = (whole, held)
+                && looks_back(device, fold, &rows)
+            {
+                let held = Held { quads: LOOK_BACK_QUADS, subgroup };
+                look_back(device, fold, &rows, &output, held, LOOK_BACK_TRIES)?;
+                return Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device));
+            }
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, long) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, chunk, op)? };
             let bindings: Vec<&Buffer> = rows.inputs().chain(&before).chain([&output]).collect();
@@ -112,6 +129,40 @@ impl Tensor {
         device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         Ok(before)
     }
+}
+
+/// Whether a running fold of long rows is one kernel.
+fn looks_back(device: &Device, fold: FoldOp, rows: &Rows) -> bool {
+    let words = fold.state(rows.dtype()).iter().all(|dtype| dtype.size_in_bytes() == 4);
+    device.tuning().scan.look_back && device.info().features.memory_model && words
+}
+
+/// Launches it. `output` has room for the results.
+fn look_back(device: &Device, fold: FoldOp, rows: &Rows, output: &Buffer, held: Held, tries: usize) -> Result<()> {
+    let chunk = (4 * held.quads * LOOK_BACK_TEAM) as usize;
+    let per_row = rows.length.div_ceil(chunk);
+    let chunks = rows.count * per_row;
+    let states = chunks + rows.count * per_row.div_ceil(LOOK_BACK_TEAM as usize);
+    let told = Tensor::zeros(look_back::WORDS * fold.state(rows.dtype()).len() * states, DType::U32, device)?;
+    let prologue = rows.prologue.as_ref();
+    let kernel = LookBack {
+        op: fold,
+        rows: rows.ty,
+        prologue: prologue.map(|prologue| prologue.kernel.clone()),
+        members: LOOK_BACK_TEAM,
+        held,
+    };
+    let parameters = look_back::Parameters {
+        chunks,
+        per_row,
+        quads: rows.length / 4,
+        states,
+        tries,
+        rows: rows.parameters.clone(),
+        prologue: prologue.map(|prologue| prologue.parameters.clone()),
+    };
+    let buffers: Vec<&Buffer> = rows.inputs().chain([told.buffer()?, output]).collect();
+    device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: chunks })
 }
 
 /// Returns a team for chunks of a length, and what its members hold.
@@ -180,5 +231,44 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
     pub fn cummin(&self, axis: impl Into<Axis>) -> Result<Tensor> {
         self.scan(FoldOp::Min, axis.into(), "cummin")?.to_dtype(self.dtype())
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(has_vulkan, device_tests))]
+mod tests {
+    use super::*;
+
+    /// What a workgroup misses it computes by itself, and the results are the same bits.
+    #[test]
+    fn those_who_look_back_need_nobody() {
+        let device = Device::vulkan(0).unwrap();
+        // Each row has a group of chunks, two further chunks, and a part of one.
+        let (held, members) = (Held { quads: 1, subgroup: None }, LOOK_BACK_TEAM);
+        let length = (4 * members * (members + 3) - 8) as usize;
+        let numbers: Vec<f32> = (0..2 * length).map(|i| (i % 1009) as f32 * 1e3 + (i % 31) as f32 * 1e-3).collect();
+        let x = Tensor::from_slice(&numbers, (2, length), &device).unwrap();
+        for fold in [FoldOp::Sum, FoldOp::Max] {
+            let scan = |tries: usize| -> Result<Vec<f32>> {
+                let kernel = |rows, prologue| LookBack { op: fold, rows, prologue, members, held };
+                let rows = Rows::deferred(&Deferred::new(&x)?, &[0], &[1], true, &kernel, "test")?;
+                let output = allocate(x.shape(), DType::F32, &device, "test")?;
+                look_back(&device, fold, &rows, &output, held, tries)?;
+                Tensor::from_buffer(output, x.shape().clone(), DType::F32, &device).to_vec()
+            };
+            let expected = scan(LOOK_BACK_TRIES).unwrap();
+            for row in [0, length] {
+                let of_row = &numbers[row..][..length];
+                let exact = of_row
+                    .iter()
+                    .map(|&x| f64::from(x))
+                    .fold(0.0, |a, b| if fold == FoldOp::Sum { a + b } else { f64::max(a, b) });
+                let last = f64::from(expected[row + length - 1]);
+                assert!((last - exact).abs() <= exact * 2f64.powi(-23), "{fold:?}: {last} instead of {exact}");
+            }
+            for tries in [0, 1, 2] {
+                assert!(scan(tries).unwrap() == expected, "{fold:?}, {tries} tries");
+            }
+        }
     }
 }

@@ -258,7 +258,7 @@ impl<'k> Array<'k> {
         }
         let index = self.index(index);
         let mut operands: Vec<_> = operands.to_vec();
-        if let Some(last) = self.last() {
+        if let (Some(last), false) = (self.last(), operands.is_empty()) {
             operands[0] = index.le(last).select(operands[0], neutral);
         }
         let pointer = self.pointer(self.within(index), None);
@@ -276,6 +276,11 @@ impl<'k> Array<'k> {
         }
         all.extend(operands.iter().map(|v| v.operand()));
         kernel.emit(op, ty, all)
+    }
+
+    /// Atomically loads an element.
+    pub(crate) fn atomic_load(self, index: impl IntoValue<'k>) -> Value<'k> {
+        self.atomic(Op::AtomicLoad, index, &[], self.kernel.u32(0))
     }
 
     /// Atomically adds to an element of `u32`, or to an element of `f32` in a buffer if the device has

@@ -19,6 +19,7 @@ pub struct Tuning {
     pub conv: Conv,
     pub rows: Rows,
     pub reduce: Reduce,
+    pub scan: Scan,
     pub copy: Copy,
     pub sampling: Sampling,
     pub loads: Loads,
@@ -95,6 +96,11 @@ pub struct Reduce {
     pub shortest: usize,
     pub column_teams: usize,
     pub shortest_column: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scan {
+    pub look_back: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
