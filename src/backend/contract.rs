@@ -32,7 +32,7 @@ pub(crate) enum MemoryUse {
     /// Kernels read and write it, and copies use it as source and destination. The host reaches it if the kind says so
     /// and the device has [`DeviceInfo::host_visible`].
     Kernels(MemoryKind),
-    /// The host writes it once, then it is the source of copies.
+    /// The host writes it, then it is the source of copies.
     Upload,
     /// The destination of copies, then the host reads it once.
     Readback,

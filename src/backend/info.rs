@@ -64,8 +64,8 @@ pub struct Limits {
 /// Kernels reach all kinds. On a device with [`DeviceInfo::unified_memory`] there is only one memory, so uploads to
 /// `Device` are `Shared`. So may be uploads of at most 32 MiB to a GPU whose memory the host reaches as a whole, and
 /// tensors of at most 16 bytes there: it writes and reads them in place. On a device without
-/// [`DeviceInfo::host_visible`] (WebGPU on GPUs and in browsers) all kinds are the same, and the host reaches them by
-/// copies.
+/// [`DeviceInfo::host_visible`] (WebGPU, except software devices over Vulkan) all kinds are the same, and the host
+/// reaches them by copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {

@@ -38,7 +38,7 @@ unsafe impl Sync for Buffer {}
 pub(super) enum Place {
     /// In the device's memory. Only the device reaches them.
     Device,
-    /// Where they were used last: they migrate.
+    /// Where they were used last: they migrate, unless the device has only the host's memory.
     Shared,
     /// In the host's memory. The device reaches them across the bus.
     Host,
@@ -54,8 +54,9 @@ pub(super) struct HostView {
 unsafe impl Send for HostView {}
 
 impl Place {
-    /// Returns the place of a buffer. A device without memory of its own has nothing to gain from memory that the host
-    /// does not reach.
+    /// Returns the place of a buffer. On a device without memory of its own the host reads results in place: the driver
+    /// keeps shared memory in one place there, so nothing migrates, and the host may read beside kernels that read. How
+    /// fast kernels are in it was not measured on Intel's GPUs.
     fn of(memory: MemoryUse, unified: bool) -> Place {
         match memory {
             MemoryUse::Kernels(MemoryKind::Device) if !unified => Place::Device,

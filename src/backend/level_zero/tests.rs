@@ -49,13 +49,15 @@ fn an_index_out_of_range_is_refused_with_the_number_of_devices() {
 /// The test driver's device is integrated. In another process it is discrete.
 #[test]
 fn the_host_does_not_reach_a_discrete_devices_own_memory() {
+    const CHILD: &str = "MARQUETRY_TEST_DISCRETE_CHILD";
     let backend = open();
     let [own] = allocate(&backend, 16);
     if backend.info().unified_memory {
+        assert!(std::env::var_os(CHILD).is_none(), "a discrete device");
         backend.write(own, 0, &[7; 4]).unwrap();
         assert_eq!(told(&read(&backend, own, 4, Ticket(0))).unwrap(), [7; 4]);
         let test = concat!(module_path!(), "::the_host_does_not_reach_a_discrete_devices_own_memory");
-        return run_again(test, &[("LEVEL_ZERO_TEST_DISCRETE", "1")]);
+        return run_again(test, &[("LEVEL_ZERO_TEST_DISCRETE", "1"), (CHILD, "1")]);
     }
     assert!(!backend.host_reads_device_memory());
     assert!(matches!(backend.write(own, 0, &[0; 4]).unwrap_err(), Error::InvalidArgument { op: "write", .. }));

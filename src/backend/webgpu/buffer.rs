@@ -2,7 +2,7 @@
 
 use super::guard::{GuardedDevice, describe, driver_error};
 use super::host_memory::{HostMemory, HostView};
-use crate::backend::contract::{BufferId, MemoryUse};
+use crate::backend::contract::{BufferId, Command, MemoryUse, Step};
 use crate::base::error::{Error, Result};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::HashMap;
@@ -102,6 +102,16 @@ impl Buffers {
     /// Whether upload buffers can be written more than once.
     pub fn rewrites_uploads(&self) -> bool {
         self.host.is_some()
+    }
+
+    /// Whether the host can read what these steps write, without wgpu.
+    pub fn host_reads(&self, steps: &[Step]) -> bool {
+        let live = self.live.read();
+        let is_reached = |step: &Step| match step.command {
+            Command::CopyRegion { dst, .. } => live.0.get(&dst).is_some_and(|buffer| buffer.view.is_some()),
+            _ => false,
+        };
+        self.in_place || steps.iter().any(is_reached)
     }
 
     /// Fills a part of a buffer that the host reaches. wgpu's own upload buffers can be written only once.

@@ -97,6 +97,12 @@ impl GuardedDevice {
         Error::DeviceLost { device: self.info.name.clone(), reason: reason.to_string() }
     }
 
+    /// Returns the error for what the device does not have.
+    #[cfg(wgpu_on_vulkan)]
+    pub fn lacks(&self, feature: String) -> Error {
+        Error::Unsupported { feature, device: self.info.to_string() }
+    }
+
     /// Runs `work`. If wgpu raises an error in it, returns the error that `explain` makes of it.
     ///
     /// wgpu's error scopes belong to the calling thread, so any number of threads may be in here at once. In a browser,

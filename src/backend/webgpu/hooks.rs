@@ -188,10 +188,18 @@ unsafe extern "system" fn submit(
     unsafe { (loader.submit)(queue, 1, &info, fence) }
 }
 
-/// A batch ends with a barrier for the host, which reads some buffers without wgpu.
+#[cfg(test)]
+thread_local! {
+    /// The barriers for the host that this thread has recorded.
+    pub(super) static HOST_BARRIERS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Each command buffer of a batch ends with a barrier for the host, if it reads buffers without wgpu.
 unsafe extern "system" fn end(commands: vk::CommandBuffer) -> vk::Result {
     let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
     if VISIBLE.get() {
+        #[cfg(test)]
+        HOST_BARRIERS.set(HOST_BARRIERS.get() + 1);
         let (kernels, copies) = (vk::PipelineStageFlags::COMPUTE_SHADER, vk::PipelineStageFlags::TRANSFER);
         let memory = vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)

@@ -2,7 +2,7 @@
 //!
 //! The host sees wgpu's own buffers only while they are mapped. wgpu clears each one before the host writes it, hands
 //! it out once, and maps one that the host reads only when it polls. So the crate makes these buffers itself. Their
-//! memory stays mapped, as in the Vulkan backend.
+//! memory stays mapped, as in the Vulkan backend. Each has an allocation of the driver's to itself.
 
 use super::guard::{GuardedDevice, describe, driver_error};
 use super::hooks;
@@ -83,7 +83,8 @@ impl HostMemory {
             | vk::Result::ERROR_MEMORY_MAP_FAILED => out_of_memory(),
             code => driver_error(call, code.to_string()),
         };
-        let mapped = Arc::new(self.map(descriptor, memory, failed)?);
+        gpu.check_lost()?;
+        let mapped = Arc::new(self.map(gpu, descriptor, memory, failed)?);
         let (buffer, kept) = (mapped.buffer, mapped.clone());
         let create = || {
             // SAFETY: the callback keeps the buffer as long as wgpu has it.
@@ -97,6 +98,7 @@ impl HostMemory {
 
     fn map(
         &self,
+        gpu: &GuardedDevice,
         descriptor: &wgpu::BufferDescriptor<'_>,
         memory: MemoryUse,
         failed: impl Fn(&'static str, vk::Result) -> Error,
@@ -124,7 +126,7 @@ impl HostMemory {
         // SAFETY: the buffer is of this device.
         let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
         let index = choose_type(&self.properties, needs.memory_type_bits & self.coherent, memory)
-            .ok_or_else(|| failed("vkAllocateMemory", vk::Result::ERROR_OUT_OF_DEVICE_MEMORY))?;
+            .ok_or_else(|| gpu.lacks(format!("memory for {memory:?} buffers")))?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
         // SAFETY: the device has the memory type.
         let allocated = unsafe { self.device.allocate_memory(&info, None) };
@@ -172,7 +174,7 @@ impl HostView {
     }
 }
 
-/// Runs `submit`, so that the host sees what the submitted commands write.
-pub(super) fn visible<T>(submit: impl FnOnce() -> T) -> T {
-    hooks::visible_to_host(submit)
+/// Runs `record`, so that the host sees what the recorded commands write.
+pub(super) fn visible<T>(record: impl FnOnce() -> T) -> T {
+    hooks::visible_to_host(record)
 }

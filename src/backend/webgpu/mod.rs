@@ -50,15 +50,16 @@ pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
 /// Callbacks of reads run inside [`wait`](Backend::wait) and [`completed`](Backend::completed), and in a browser from
 /// its event loop. They never run inside `submit`, and never with anything locked.
 struct WebGpuBackend {
-    info: DeviceInfo,
-    gpu: Arc<GuardedDevice>,
+    // The fields are dropped in this order: what views buffers first, the device last.
+    /// Reads of buffers that the host reaches by itself, and how many bytes each wants.
+    host_reads: reads::Reads<(HostView, u64)>,
+    /// Reads of buffers that wgpu maps.
+    reads: Arc<Reads>,
     buffers: Buffers,
     kernels: Kernels,
     queue: BatchQueue,
-    /// Reads of buffers that wgpu maps.
-    reads: Arc<Reads>,
-    /// Reads of buffers that the host reaches by itself, and how many bytes each wants.
-    host_reads: reads::Reads<(HostView, u64)>,
+    gpu: Arc<GuardedDevice>,
+    info: DeviceInfo,
 }
 
 /// Asks wgpu for a device with the features that are used, and with all limits of the adapter.
@@ -115,18 +116,19 @@ impl WebGpuBackend {
 
     /// Runs the callbacks of reads that are due, and reports what went wrong.
     fn after_poll(&self, polled: Result<()>) -> Result<()> {
-        match self.gpu.check_lost() {
-            Ok(()) => {
-                self.reads.finish_due();
-                self.run_host_reads();
-            }
-            Err(lost) => self.fail_reads(&lost),
-        }
+        self.answer_reads();
         polled.and_then(|()| self.gpu.check())
     }
 
-    fn run_host_reads(&self) {
-        self.host_reads.run(self.queue.completed(), |(view, bytes)| view.read(*bytes));
+    /// Runs the callbacks of reads that are due; of all, if the device is lost.
+    fn answer_reads(&self) {
+        match self.gpu.check_lost() {
+            Ok(()) => {
+                self.reads.finish_due();
+                self.host_reads.run(self.queue.completed(), |(view, bytes)| view.read(*bytes));
+            }
+            Err(lost) => self.fail_reads(&lost),
+        }
     }
 
     fn fail_reads(&self, error: &Error) {
@@ -137,8 +139,9 @@ impl WebGpuBackend {
 
 impl Drop for WebGpuBackend {
     fn drop(&mut self) {
-        if self.queue.wait(self.queue.newest()).is_ok() {
-            self.run_host_reads();
+        // What was submitted is read. Reads of what wgpu maps fail.
+        if self.buffers.rewrites_uploads() && self.queue.wait(self.queue.newest()).is_ok() {
+            self.answer_reads();
         }
         self.fail_reads(&self.gpu.lost("it was closed"));
     }
@@ -256,8 +259,9 @@ impl Backend for WebGpuBackend {
         match checked {
             Ok((_, Some(view))) => {
                 self.host_reads.add((view, bytes), after, done);
-                // The batch may have completed before the read was in the list. After an error, the next wait answers.
-                _ = self.completed();
+                // The batch may have completed before the read was in the list. If this fails, the next wait answers.
+                _ = self.gpu.poll(wgpu::PollType::Poll);
+                self.answer_reads();
             }
             Ok((buffer, None)) => self.reads.begin(buffer, bytes, after, done),
             Err(error) => done(Err(error)),

@@ -39,6 +39,6 @@ impl HostView {
     }
 }
 
-pub(super) fn visible<T>(submit: impl FnOnce() -> T) -> T {
-    submit()
+pub(super) fn visible<T>(record: impl FnOnce() -> T) -> T {
+    record()
 }

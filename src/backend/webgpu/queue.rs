@@ -44,14 +44,14 @@ impl BatchQueue {
         let blocks = parameter_blocks(steps, &state.bindings, &kernels.lock());
         let arena = state.bindings.arena(blocks.len() as u64)?;
         let refuse = |error| driver_error("CommandEncoder", describe(&error));
-        let encode = || {
+        let mut encode = || {
             let stamps = timed.then(|| Stamps::new(&self.gpu.device, steps.len()));
             let (buffers, kernels) = (buffers.lock(), kernels.lock());
             let device = &self.gpu.device;
             let encoder = BatchEncoder::new(device, &buffers, &kernels, &mut state.bindings, stamps.as_ref());
             Ok((encoder.encode(steps)?, stamps))
         };
-        let encode = || host_memory::visible(encode);
+        let encode = || if buffers.host_reads(steps) { host_memory::visible(encode) } else { encode() };
         let (commands, stamps) = match self.gpu.catch(encode, refuse).and_then(|encoded| encoded) {
             Ok(encoded) => encoded,
             Err(error) => {

@@ -68,6 +68,16 @@ fn upload_buffers_are_written_again_if_the_host_reaches_them() {
     let [readback, beyond] = [16, 32].map(|bytes| backend.allocate(bytes, MemoryUse::Readback).unwrap());
     let ticket = backend.submit(&[copy(staging, readback, 16, false)], false).unwrap();
     assert_eq!(read_now(&backend, readback, 16, ticket), [2; 16]);
+    #[cfg(wgpu_on_vulkan)]
+    {
+        // The batch had to make its copy visible to the host. A batch whose results stay on a GPU has not.
+        let before = hooks::HOST_BARRIERS.get();
+        assert!(before > 0, "a batch ends with a barrier for the host");
+        let [x, y] = [[1.0; 4], [0.0; 4]].map(|data| upload(&backend, &data));
+        let before = hooks::HOST_BARRIERS.get();
+        backend.submit(&[copy(x, y, 16, false)], false).unwrap();
+        assert_eq!(hooks::HOST_BARRIERS.get() > before, backend.info().host_visible);
+    }
     assert!(backend.write(staging, 8, &[3; 9]).unwrap_err().to_string().contains("17 bytes of a buffer of 16"));
     let error = told(&read(&backend, beyond, 33, ticket)).unwrap_err().to_string();
     assert!(error.contains("33 bytes of a buffer of 32"), "{error}");
@@ -118,6 +128,9 @@ fn an_error_that_no_call_returned_comes_with_the_next_one() {
     // One of them is not mapped.
     buffer.unmap();
     buffer.unmap();
+    let readback = backend.allocate(16, MemoryUse::Readback).unwrap();
+    // A read polls, and keeps the error for a call that can return it.
+    let _answer = read(&backend, readback, 16, Ticket(0));
     assert!(matches!(backend.completed().unwrap_err(), Error::Validation { .. }));
     backend.completed().unwrap();
 }
