@@ -3,8 +3,8 @@
 //!
 //! A workgroup holds a chunk of a row, and tells the state of it. As many chunks as a workgroup has invocations are a
 //! group. The state before a chunk is the one before its group, and the states of the chunks before it in the group.
-//! The last workgroup of a group tells the state before the next group. So states are always combined in the same
-//! order, and results are the same bits in every run, whoever is sooner.
+//! The last workgroup of a group tells the state before the next group, if there is one. So states are always combined
+//! in the same order, and results are the same bits in every run, whoever is sooner.
 //!
 //! Nobody promises that an earlier workgroup goes on while a later one waits. So after some tries a workgroup computes
 //! by itself what it misses.
@@ -13,7 +13,6 @@ use super::Family;
 use super::elements::Quads;
 use super::fold::{Combine, Fold, FoldOp, State};
 use super::parameters::{Form, Size, parameters};
-use super::prologue::{self, Head, Prologue};
 use super::rows::{Rows, RowsType};
 use super::scan::{Held, Part};
 use super::workgroup::{Member, StateVar, Team, WORKGROUP};
@@ -26,8 +25,6 @@ use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 pub(crate) struct LookBack {
     pub op: FoldOp,
     pub rows: RowsType,
-    /// The expression of the elements.
-    pub prologue: Option<Box<Prologue>>,
     /// The invocations of a workgroup, and the chunks of a group.
     pub members: u32,
     pub held: Held,
@@ -48,7 +45,6 @@ parameters! {
     /// How often a workgroup looks for what another one has to tell.
     tries: Size,
     rows: RowsType = config.rows,
-    prologue: Option<Prologue> => config.prologue.as_deref(),
 }
 
 /// Words for each number that is told. Each has half of the number, and tells by its lowest bit that it is there. So no
@@ -106,9 +102,8 @@ impl<'k> Told<'k> {
 
 impl Family for LookBack {
     fn name(&self) -> String {
-        let elements = prologue::describe(&self.prologue, self.rows.dtype);
-        let LookBack { op, members, held, .. } = self;
-        format!("scan_{op:?}({elements}, look back, workgroup({members}), holds {} x4)", held.quads).to_lowercase()
+        let LookBack { op, rows, members, held } = self;
+        format!("scan_{op:?}({}, look back, workgroup({members}), holds {} x4)", rows.dtype, held.quads).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -116,9 +111,9 @@ impl Family for LookBack {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        // A loop here depends on what others tell, so not every target can take it.
+        // Some targets refuse barriers behind conditions on what others tell. None of them has this memory model.
         k.follow_memory_model();
-        let Declared { chunks, per_row, quads, states, tries, rows, prologue } = self.declare(k);
+        let Declared { chunks, per_row, quads, states, tries, rows } = self.declare(k);
         let member = Team::Workgroup(self.members).join(k).in_subgroups(self.held.subgroup);
         // As in reductions, surplus chunks of a folded dispatch repeat the last one.
         let (chunk, lane) = (member.row.min(chunks - 1), member.lane);
@@ -126,15 +121,9 @@ impl Family for LookBack {
         let (row, place) = (chunk / per_row, chunk % per_row);
 
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
-        let dtype = self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype());
+        let dtype = self.rows.dtype;
         let fold = self.op.fold(k, ty(dtype));
-        let at = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
-        let load = Rows::quads(k, rows, self.rows.dtype, row);
-        let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at)).zip(at);
-        let quad = |j: Value<'k>| match &head {
-            Some((head, at)) => head.apply_in_row(k, load(j), at, j),
-            None => load(j),
-        };
+        let quad = Rows::quads(k, rows, dtype, row);
         let words = k.buffer("told", Type::U32, Access::ReadWrite);
         let types = self.op.state(dtype).into_iter().map(ty).collect();
         let told = Told { k, words, types, states, tries };
@@ -154,7 +143,7 @@ impl Family for LookBack {
         let in_group = earlier.in_group(chunk, place);
         // The states before groups follow those of all chunks.
         let groups = (per_row + (self.members - 1)) / self.members;
-        let is_last = inside & (place % self.members).eq(self.members - 1);
+        let is_last = inside & (place % self.members).eq(self.members - 1) & (place + 1).lt(per_row);
         let before_group = earlier.before_group(chunks + row * groups, group, &|slot, before| {
             k.when(is_last, || told.tell(slot, &earlier.next(before, &in_group, &own)));
         });
@@ -167,7 +156,7 @@ impl Family for LookBack {
     fn samples() -> Vec<Self> {
         let rows = RowsType { dtype: DType::F32, kept_rank: 1, row_rank: 1 };
         let held = Held { quads: 2, subgroup: None };
-        let sample = |op| LookBack { op, rows, prologue: None, members: WORKGROUP, held };
+        let sample = |op| LookBack { op, rows, members: WORKGROUP, held };
         [FoldOp::Sum, FoldOp::Max].map(sample).to_vec()
     }
 }
@@ -202,7 +191,7 @@ impl<'k> Earlier<'_, 'k> {
         k.when(lane.lt(count), || {
             let found = told.wait(chunk - count + lane, &state);
             known.store(lane, found);
-            k.when(found.eq(0), || all.store(0, 0));
+            k.when(found.eq(0), || _ = all.atomic_min(0, 0));
         });
         k.barrier();
         k.when(all.load(0).eq(0), || {
@@ -222,7 +211,7 @@ impl<'k> Earlier<'_, 'k> {
         let Earlier { member, told, first, .. } = *self;
         let k = member.k;
         let state = StateVar::new(k, first);
-        let shared = member.scratch(first.iter().map(|number| number.ty()));
+        let shared: Vec<_> = first.iter().map(|number| k.workgroup_array(number.ty(), 1)).collect();
         let known = k.workgroup_array(Type::U32, 1);
         let share = || {
             tell(of_groups + group + 1, &state.get());

@@ -31,8 +31,8 @@ const MOST_HOLDING: u32 = 256;
 const MANY_CHUNKS: usize = 2048;
 const MOST_PARTS: usize = 16;
 
-/// Workgroups that look back have so many members, each with so many quads. On an H200, 2^26 sums of `f32` take 200 us
-/// with 128 and 8, and 205 to 290 us with others of 64 to 512 and 2 to 16.
+/// Workgroups that look back have so many members, each with so many quads. On an H200, 2^26 sums of `f32` take 196 us
+/// with 128 and 8, and 200 to 290 us with others of 128 to 512 and 2 to 12.
 const LOOK_BACK_TEAM: u32 = 128;
 const LOOK_BACK_QUADS: u32 = 8;
 
@@ -50,7 +50,7 @@ impl Tensor {
         let output = allocate(self.shape(), dtype, device, op)?;
         if checked_elements(self.shape(), op)? > 0 {
             if self.dims()[axis] > CHUNK {
-                // Two kernels read it.
+                // Two kernels read it, or one that may have to compute what another one has computed.
                 self.realize()?;
             }
             // A kernel's parameters do not depend on who works on the rows.
@@ -76,7 +76,8 @@ impl Tensor {
                 && looks_back(device, fold, &rows)
             {
                 let held = Held { quads: LOOK_BACK_QUADS, subgroup };
-                look_back(device, fold, &rows, &output, held, LOOK_BACK_TRIES)?;
+                let told = Tensor::zeros(words_to_tell(fold, &rows, held), DType::U32, device)?;
+                look_back(fold, &rows, &output, &told, held, LOOK_BACK_TRIES)?;
                 return Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device));
             }
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, long) };
@@ -131,38 +132,32 @@ impl Tensor {
     }
 }
 
-/// Whether a running fold of long rows is one kernel.
+/// Whether a running fold of long rows, whose members hold quads, is one kernel.
 fn looks_back(device: &Device, fold: FoldOp, rows: &Rows) -> bool {
     let words = fold.state(rows.dtype()).iter().all(|dtype| dtype.size_in_bytes() == 4);
     device.tuning().scan.look_back && device.info().features.memory_model && words
 }
 
-/// Launches it. `output` has room for the results.
-fn look_back(device: &Device, fold: FoldOp, rows: &Rows, output: &Buffer, held: Held, tries: usize) -> Result<()> {
-    let chunk = (4 * held.quads * LOOK_BACK_TEAM) as usize;
-    let per_row = rows.length.div_ceil(chunk);
+/// Returns how many chunks a row has, and all states that are told.
+fn told_states(rows: &Rows, held: Held) -> (usize, usize) {
+    let per_row = rows.length.div_ceil((4 * held.quads * LOOK_BACK_TEAM) as usize);
+    (per_row, rows.count * (per_row + per_row.div_ceil(LOOK_BACK_TEAM as usize)))
+}
+
+/// Returns the number of words in which they are told.
+fn words_to_tell(fold: FoldOp, rows: &Rows, held: Held) -> usize {
+    look_back::WORDS * fold.state(rows.dtype()).len() * told_states(rows, held).1
+}
+
+/// Launches it. `output` has room for the results. `told` has the words, all 0, in which workgroups tell their states.
+fn look_back(fold: FoldOp, rows: &Rows, output: &Buffer, told: &Tensor, held: Held, tries: usize) -> Result<()> {
+    let (per_row, states) = told_states(rows, held);
     let chunks = rows.count * per_row;
-    let states = chunks + rows.count * per_row.div_ceil(LOOK_BACK_TEAM as usize);
-    let told = Tensor::zeros(look_back::WORDS * fold.state(rows.dtype()).len() * states, DType::U32, device)?;
-    let prologue = rows.prologue.as_ref();
-    let kernel = LookBack {
-        op: fold,
-        rows: rows.ty,
-        prologue: prologue.map(|prologue| prologue.kernel.clone()),
-        members: LOOK_BACK_TEAM,
-        held,
-    };
-    let parameters = look_back::Parameters {
-        chunks,
-        per_row,
-        quads: rows.length / 4,
-        states,
-        tries,
-        rows: rows.parameters.clone(),
-        prologue: prologue.map(|prologue| prologue.parameters.clone()),
-    };
+    let kernel = LookBack { op: fold, rows: rows.ty, members: LOOK_BACK_TEAM, held };
+    let (quads, rows_of) = (rows.length / 4, rows.parameters.clone());
+    let parameters = look_back::Parameters { chunks, per_row, quads, states, tries, rows: rows_of };
     let buffers: Vec<&Buffer> = rows.inputs().chain([told.buffer()?, output]).collect();
-    device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: chunks })
+    told.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: chunks })
 }
 
 /// Returns a team for chunks of a length, and what its members hold.
@@ -239,35 +234,50 @@ impl Tensor {
 mod tests {
     use super::*;
 
-    /// What a workgroup misses it computes by itself, and the results are the same bits.
+    /// What a workgroup misses it computes by itself, and the results are the same bits. What is told has its place.
     #[test]
     fn those_who_look_back_need_nobody() {
         let device = Device::vulkan(0).unwrap();
-        // Each row has a group of chunks, two further chunks, and a part of one.
         let (held, members) = (Held { quads: 1, subgroup: None }, LOOK_BACK_TEAM);
-        let length = (4 * members * (members + 3) - 8) as usize;
-        let numbers: Vec<f32> = (0..2 * length).map(|i| (i % 1009) as f32 * 1e3 + (i % 31) as f32 * 1e-3).collect();
-        let x = Tensor::from_slice(&numbers, (2, length), &device).unwrap();
-        for fold in [FoldOp::Sum, FoldOp::Max] {
-            let scan = |tries: usize| -> Result<Vec<f32>> {
-                let kernel = |rows, prologue| LookBack { op: fold, rows, prologue, members, held };
-                let rows = Rows::deferred(&Deferred::new(&x)?, &[0], &[1], true, &kernel, "test")?;
-                let output = allocate(x.shape(), DType::F32, &device, "test")?;
-                look_back(&device, fold, &rows, &output, held, tries)?;
-                Tensor::from_buffer(output, x.shape().clone(), DType::F32, &device).to_vec()
-            };
-            let expected = scan(LOOK_BACK_TRIES).unwrap();
-            for row in [0, length] {
-                let of_row = &numbers[row..][..length];
-                let exact = of_row
-                    .iter()
-                    .map(|&x| f64::from(x))
-                    .fold(0.0, |a, b| if fold == FoldOp::Sum { a + b } else { f64::max(a, b) });
-                let last = f64::from(expected[row + length - 1]);
-                assert!((last - exact).abs() <= exact * 2f64.powi(-23), "{fold:?}: {last} instead of {exact}");
-            }
-            for tries in [0, 1, 2] {
-                assert!(scan(tries).unwrap() == expected, "{fold:?}, {tries} tries");
+        let chunk = 4 * members as usize;
+        let group = chunk * members as usize;
+        // A group; two; two and some chunks, the last of which is a part of one.
+        for length in [group, 2 * group, 2 * group + 3 * chunk - 8] {
+            // Small whole numbers, whose sums are exact, and the largest of which are far apart.
+            let numbers: Vec<f32> = (0..2 * length).map(|i| (i % 7) as f32 + (i / 4099) as f32).collect();
+            let x = Tensor::from_slice(&numbers, (2, length), &device).unwrap();
+            for fold in [FoldOp::Sum, FoldOp::Max] {
+                let scan = |tries: usize| -> Result<(Vec<f32>, Vec<u32>)> {
+                    let kernel = |rows, _| LookBack { op: fold, rows, members, held };
+                    let rows = Rows::deferred(&Deferred::new(&x)?, &[0], &[1], true, &kernel, "test")?;
+                    let output = allocate(x.shape(), DType::F32, &device, "test")?;
+                    // Nobody tells anything behind the end.
+                    let told = Tensor::zeros(words_to_tell(fold, &rows, held) + 8, DType::U32, &device)?;
+                    look_back(fold, &rows, &output, &told, held, tries)?;
+                    let found = Tensor::from_buffer(output, x.shape().clone(), DType::F32, &device).to_vec()?;
+                    Ok((found, told.to_vec()?))
+                };
+                let (expected, told) = scan(LOOK_BACK_TRIES).unwrap();
+                let running = |row: &[f32]| -> Vec<f64> {
+                    let next = |state: &mut f64, &x: &f32| {
+                        let x = f64::from(x);
+                        *state = if fold == FoldOp::Sum { *state + x } else { state.max(x) };
+                        Some(*state)
+                    };
+                    row.iter().scan(0.0, next).collect()
+                };
+                let exact: Vec<f64> = numbers.chunks(length).flat_map(running).collect();
+                let wrong =
+                    expected.iter().zip(&exact).position(|(&found, &exact)| f64::from(found) != exact as f32 as f64);
+                assert_eq!(wrong, None, "{fold:?} of {length}");
+                let (words, behind) = told.split_at(told.len() - 8);
+                assert_eq!(behind, [0; 8], "{fold:?} of {length}");
+                let states = words.len() / look_back::WORDS / fold.state(DType::F32).len();
+                let first = f32::from_bits(words[0] & !0xffff | words[states] >> 16);
+                assert_eq!(f64::from(first), exact[chunk - 1], "{fold:?} of {length}: the state of the first chunk");
+                for tries in [0, 1] {
+                    assert!(scan(tries).unwrap().0 == expected, "{fold:?} of {length}, {tries} tries");
+                }
             }
         }
     }

@@ -194,7 +194,7 @@ thread_local! {
     pub(super) static HOST_BARRIERS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Each command buffer of a batch ends with a barrier for the host, if it reads buffers without wgpu.
+/// Each command buffer of a batch ends with a barrier for the host, if the host reads what the batch writes.
 unsafe extern "system" fn end(commands: vk::CommandBuffer) -> vk::Result {
     let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
     if VISIBLE.get() {

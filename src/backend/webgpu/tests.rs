@@ -84,6 +84,20 @@ fn upload_buffers_are_written_again_if_the_host_reaches_them() {
     assert!(backend.read_now(beyond, 32, ticket, &mut [0; 4]).is_err());
 }
 
+/// On a GPU the host reads only copies.
+#[test]
+fn copies_to_the_host_are_known() {
+    let backend = open();
+    let gpu = Arc::clone(&backend.gpu);
+    let of_a_gpu = Buffers::new(gpu, backend.info().limits.max_buffer_bytes, false);
+    let kernels = MemoryUse::Kernels(MemoryKind::Device);
+    let [x, y, readback] = [kernels, kernels, MemoryUse::Readback].map(|memory| of_a_gpu.allocate(16, memory).unwrap());
+    let [between, back] = [y, readback].map(|to| copy(x, to, 16, false));
+    let reads = |steps: &[Step]| of_a_gpu.host_reads(steps);
+    assert!(!reads(&[]) && !reads(std::slice::from_ref(&between)));
+    assert_eq!(reads(&[between, back]), backend.gpu.takes_spirv());
+}
+
 /// Runs without validation, under which closing a device destroys it.
 #[test]
 fn a_closed_device_is_opened_again() {
