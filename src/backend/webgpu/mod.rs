@@ -48,7 +48,8 @@ pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
 /// A WebGPU device.
 ///
 /// Callbacks of reads run inside [`wait`](Backend::wait), [`completed`](Backend::completed) and
-/// [`read`](Backend::read), when the device is closed, and in a browser from its event loop. They never run inside `submit`, and never with anything locked.
+/// [`read`](Backend::read), when the device is closed, and in a browser from its event loop. They never run inside
+/// `submit`, and never with anything locked.
 struct WebGpuBackend {
     // The fields are dropped in this order: what views buffers first, the device last.
     /// Reads of buffers that the host reaches by itself, and how many bytes each wants.
