@@ -141,7 +141,7 @@ impl Family for LookBack {
         let group = place / self.members;
         let earlier = Earlier { member, fold: &fold, first: &first, told: &told, part: &part, quad: &quad };
         let in_group = earlier.in_group(chunk, place);
-        // The states before groups follow those of all chunks.
+        // In what is told, the states before the row's groups come after the states of all chunks.
         let groups = (per_row + (self.members - 1)) / self.members;
         let is_last = inside & (place % self.members).eq(self.members - 1) & (place + 1).lt(per_row);
         let before_group = earlier.before_group(chunks + row * groups, group, &|slot, before| {

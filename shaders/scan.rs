@@ -4,7 +4,8 @@
 //! 2. A kernel here scans the states.
 //! 3. Another one scans the elements of each chunk, from the state before the chunk on.
 //!
-//! On GPUs, a team reads its chunk once, in quads that lie side by side, and keeps it in registers ([`Held`]).
+//! On GPUs, a team reads its chunk once, in quads that lie side by side, and keeps it in registers ([`Held`]). On some
+//! of them `look_back.rs` does all of this in one kernel.
 
 use super::Family;
 use super::elements::Quads;

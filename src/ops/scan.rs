@@ -31,7 +31,7 @@ const MOST_HOLDING: u32 = 256;
 const MANY_CHUNKS: usize = 2048;
 const MOST_PARTS: usize = 16;
 
-/// Workgroups that look back have so many members, each with so many quads. On an H200, 2^26 sums of `f32` take 196 us
+/// The members of a workgroup that looks back, and the quads of a member. On an H200, 2^26 sums of `f32` take 196 us
 /// with 128 and 8, and 200 to 290 us with others of 128 to 512 and 2 to 12.
 const LOOK_BACK_TEAM: u32 = 128;
 const LOOK_BACK_QUADS: u32 = 8;

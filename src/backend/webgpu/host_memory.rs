@@ -165,7 +165,7 @@ impl HostView {
         Ok(unsafe { std::slice::from_raw_parts(self.0.pointer.as_ptr(), bytes as usize) })
     }
 
-    /// Fails unless the buffer has so many bytes.
+    /// Fails if the buffer has fewer bytes.
     pub fn check(&self, call: &'static str, bytes: u64) -> Result<()> {
         match self.0.bytes {
             there if bytes <= there => Ok(()),
