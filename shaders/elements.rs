@@ -60,6 +60,24 @@ fn unpack_word(dtype: DType, word: Value<'_>) -> Vec<Value<'_>> {
     }
 }
 
+/// Returns four numbers as they are in memory.
+fn pack_quad<'k>(k: &'k KernelBuilder, dtype: DType, value: Value<'k>) -> Value<'k> {
+    match Packing::of(dtype) {
+        Packing::Four => {
+            let byte = |lane| (value.lane(lane).bitcast(Type::U32) & 0xff) << (8 * lane);
+            byte(0) | byte(1) | byte(2) | byte(3)
+        }
+        Packing::Two => {
+            let pack = |low, high| match dtype {
+                DType::BF16 => k.pack_bf16(low, high),
+                _ => k.pack_f16(low, high),
+            };
+            k.vector(&[pack(value.lane(0), value.lane(1)), pack(value.lane(2), value.lane(3))])
+        }
+        Packing::None => value,
+    }
+}
+
 /// Returns the bits of an element of one or two bytes, from the number that it is computed as.
 pub(super) fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, number: Value<'k>) -> Value<'k> {
     match dtype {
@@ -95,6 +113,11 @@ impl<'k> Elements<'k> {
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
+    /// Declares a buffer of which four elements can be loaded at once, too.
+    pub fn input_by_fours(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Elements { array: k.buffer(name, quad_type(dtype), Access::Read), dtype }
+    }
+
     /// Declares a buffer of elements that are only moved. 64-bit elements are vectors of two words.
     pub fn moved(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
         if dtype.parts() == 1 {
@@ -115,12 +138,17 @@ impl<'k> Elements<'k> {
         }
     }
 
+    /// Loads the elements from `4 * quad` on, if the buffer is declared for that.
+    pub fn load_four(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
+        Quads { array: self.array, dtype: self.dtype }.load(k, quad)
+    }
+
     /// Loads the element at `even + offset`. `even` is an even number, so that several loads with the same offset find
     /// their halves of words at once.
     pub fn load_behind(self, even: Value<'k>, offset: Value<'k>) -> Value<'k> {
         match Packing::of(self.dtype) {
             Packing::Two => {
-                let word = self.array.load((even >> 1) + (offset >> 1));
+                let word = self.array.load_lane((even >> 1) + (offset >> 1));
                 unpack_halves(self.dtype, word >> ((offset & 1) << 4))[0]
             }
             _ => self.load(even + offset),
@@ -259,21 +287,7 @@ impl<'k> Quads<'k> {
 
     /// Stores the elements from `4 * quad` on, narrowed to the dtype of the buffer.
     pub fn store(self, k: &'k KernelBuilder, quad: Value<'k>, value: Value<'k>) {
-        let packed = match Packing::of(self.dtype) {
-            Packing::Four => {
-                let byte = |lane| (value.lane(lane).bitcast(Type::U32) & 0xff) << (8 * lane);
-                byte(0) | byte(1) | byte(2) | byte(3)
-            }
-            Packing::Two => {
-                let pack = |low, high| match self.dtype {
-                    DType::BF16 => k.pack_bf16(low, high),
-                    _ => k.pack_f16(low, high),
-                };
-                k.vector(&[pack(value.lane(0), value.lane(1)), pack(value.lane(2), value.lane(3))])
-            }
-            Packing::None => value,
-        };
-        self.array.store(quad, packed);
+        self.array.store(quad, pack_quad(k, self.dtype, value));
     }
 
     /// Stores the elements from `4 * quad` on. 64-bit elements are vectors of two words.
@@ -287,7 +301,7 @@ impl<'k> Quads<'k> {
     }
 }
 
-/// A buffer of 16-bit elements that is read eight elements at a time, at multiples of eight.
+/// A buffer of 16-bit elements that is read or written eight elements at a time, at multiples of eight.
 #[derive(Clone, Copy)]
 pub(super) struct Octets<'k> {
     array: Array<'k>,
@@ -297,6 +311,16 @@ pub(super) struct Octets<'k> {
 impl<'k> Octets<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
         Octets { array: k.buffer(name, Type::vec4(Scalar::U32), Access::Read), dtype }
+    }
+
+    pub fn output(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Octets { array: k.buffer(name, Type::vec4(Scalar::U32), Access::Write), dtype }
+    }
+
+    /// Stores the elements from `8 * octet` on, narrowed to the dtype of the buffer.
+    pub fn store(self, k: &'k KernelBuilder, octet: Value<'k>, quads: [Value<'k>; 2]) {
+        let words = quads.map(|quad| pack_quad(k, self.dtype, quad).lanes()).concat();
+        self.array.store(octet, k.vector(&words));
     }
 
     /// Loads the elements from `8 * octet` on as they are, to be unpacked later.

@@ -2,7 +2,7 @@
 //! several planes. A plane is what the resized axes hold. If outputs share inputs, an invocation computes four by four.
 
 use super::Family;
-use super::elements::{Elements, Quads, take_apart};
+use super::elements::{Elements, Octets, Quads, take_apart};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use super::parameters::{Bits, Each, Float, Form, Lengths, Signed, Size, View, parameters, times};
 use crate::base::dtype::DType;
@@ -33,6 +33,10 @@ pub(crate) struct Resize {
     pub row_steps: Option<[u32; 3]>,
     /// Whether all rows of inputs begin at even places. It matters for dtypes of two bytes.
     pub even_rows: bool,
+    /// If an invocation computes two neighbouring quads, each of which is two inputs behind the one before: which of
+    /// their inputs is the first of four that one load brings. Rows of inputs begin at multiples of four then, elements
+    /// have two bytes, and no axis is resized but those that share inputs.
+    pub four_from: Option<u32>,
 }
 
 parameters! {
@@ -41,8 +45,8 @@ parameters! {
     device: Declared;
     /// The number of elements of the output.
     count: Size,
-    /// The number of planes that an invocation computes.
-    planes: Option<Size> = config.by_planes.then_some(Size),
+    /// The number of planes that an invocation computes, if it may be several.
+    planes: Option<Size> = config.has_several_planes().then_some(Size),
     /// The lengths of the output's axes.
     lengths: Lengths = Lengths(config.rank),
     x: View = View(config.rank),
@@ -67,9 +71,19 @@ impl Resize {
 
     /// Returns the kernel, or one that shares less, if the parameters of what is shared are too many.
     pub fn fitting(self, most_words: usize) -> Self {
-        let in_rows = Resize { row_steps: None, even_rows: false, ..self.clone() };
+        let in_rows = Resize { row_steps: None, even_rows: false, four_from: None, ..self.clone() };
         let alone = Resize { steps: None, ..in_rows.clone() };
         [self, in_rows].into_iter().find(|kernel| kernel.parameter_words() <= most_words).unwrap_or(alone)
+    }
+
+    /// Returns the number of neighbouring quads that an invocation computes.
+    pub fn quads(&self) -> u32 {
+        if self.four_from.is_some() { 2 } else { 1 }
+    }
+
+    /// Whether an invocation may compute several planes. Two blocks of four by four are enough for it.
+    pub fn has_several_planes(&self) -> bool {
+        self.by_planes && !(self.four_from.is_some() && self.row_steps.is_some())
     }
 
     fn shared_lines(&self) -> Each<SharedLineForm> {
@@ -170,14 +184,14 @@ parameters! {
 }
 
 impl<'k> SharedLine<'k> {
-    /// Returns what the outputs of a quad share. `steps` tells how many inputs the second, third and fourth of them are
-    /// behind the first one.
+    /// Returns what the outputs of a quad share, or of two quads from an even one on. `steps` tells how many inputs the
+    /// second, third and fourth output of a quad are behind the first one.
     fn sharing(
         &self,
         config: &Resize,
         a: Option<Value<'k>>,
         stride: Value<'k>,
-        quad: Value<'k>,
+        (quad, quads): (Value<'k>, u32),
         [second, third, fourth]: [u32; 3],
     ) -> Sharing<'k> {
         let (first, weights) = match self.fractions[..] {
@@ -186,9 +200,13 @@ impl<'k> SharedLine<'k> {
         };
         let whole = self.first + (quad * self.step).bitcast(Type::I32) + first;
         let offset = |n: u32| nearest_inside(whole + n as i32, self.length) * stride;
-        let offsets = (0..fourth + config.interpolation.taps()).map(offset).collect();
-        let steps = [0, second, third, fourth].map(|step| step as usize).into();
-        Sharing { offsets, steps, weights: weights.into_iter().flatten().map(Value::opaque).collect() }
+        let offsets = (0..2 * (quads - 1) + fourth + config.interpolation.taps()).map(offset).collect();
+        let steps = (0..quads).flat_map(|n| [0, second, third, fourth].map(|step| (2 * n + step) as usize)).collect();
+        // Opaque, as in `combined`. Nothing is known of a weight that is a fraction itself.
+        let is_fraction = |n: usize| config.interpolation == Interpolation::Linear && n == 1;
+        let weights = weights.into_iter().flatten().enumerate();
+        let weights = weights.map(|(n, weight)| if is_fraction(n) { weight } else { weight.opaque() }).collect();
+        Sharing { offsets, steps, weights }
     }
 }
 
@@ -216,6 +234,38 @@ impl<'k> Sharing<'k> {
     }
 }
 
+/// Where results are stored: a quad, or two neighbouring ones at a time.
+enum Results<'k> {
+    Quads(Quads<'k>),
+    Octets(Octets<'k>),
+}
+
+impl<'k> Results<'k> {
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, quads: u32) -> Self {
+        match quads {
+            2 => Results::Octets(Octets::output(k, name, dtype)),
+            _ => Results::Quads(Quads::output(k, name, dtype)),
+        }
+    }
+
+    /// Stores neighbouring quads. `first` counts quads.
+    fn store(&self, k: &'k KernelBuilder, first: Value<'k>, quads: &[Value<'k>]) {
+        match (self, quads) {
+            (Results::Quads(y), _) => (0..).zip(quads).for_each(|(n, &quad)| y.store(k, first + n, quad)),
+            (Results::Octets(y), &[a, b]) => y.store(k, first / 2, [a, b]),
+            _ => unreachable!("an octet has two quads"),
+        }
+    }
+
+    /// The same for elements that are only moved. 64-bit elements are vectors of two words.
+    fn store_lanes(&self, k: &'k KernelBuilder, first: Value<'k>, quads: &[[Value<'k>; 4]]) {
+        match self {
+            Results::Quads(y) => (0..).zip(quads).for_each(|(n, &lanes)| y.store_lanes(k, first + n, lanes)),
+            Results::Octets(_) => self.store(k, first, &quads.iter().map(|lanes| k.vector(lanes)).collect::<Vec<_>>()),
+        }
+    }
+}
+
 impl Family for Resize {
     fn name(&self) -> String {
         let Resize { dtype, interpolation, rank, resized, .. } = self;
@@ -225,7 +275,9 @@ impl Family for Resize {
         };
         let (steps, rows) = (named("steps", self.steps), named("rows", self.row_steps));
         let even = if self.even_rows { ", even" } else { "" };
-        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows}{even})").to_lowercase()
+        let four = self.four_from.map_or_else(String::new, |first| format!(", four from {first}"));
+        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows}{even}{four})")
+            .to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -233,10 +285,14 @@ impl Family for Resize {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { count, planes, lengths, x: x_at, lines, shared, a } = self.declare(k);
+        let Declared { count, planes: own, lengths, x: x_at, lines, shared, a } = self.declare(k);
         let nearest = self.interpolation == Interpolation::Nearest;
-        let x = if nearest { Elements::moved(k, "x", self.dtype) } else { Elements::input(k, "x", self.dtype) };
-        let y = Quads::output(k, "y", if nearest { self.dtype.moved() } else { self.dtype });
+        let x = match self.four_from {
+            Some(_) => Elements::input_by_fours(k, "x", self.dtype),
+            None if nearest => Elements::moved(k, "x", self.dtype),
+            None => Elements::input(k, "x", self.dtype),
+        };
+        let y = Results::new(k, "y", if nearest { self.dtype.moved() } else { self.dtype }, self.quads());
 
         let taps_at = |resized: &[Value<'k>]| -> Vec<Vec<Tap<'k>>> {
             let axes = lines.iter().zip(resized).enumerate();
@@ -245,11 +301,11 @@ impl Family for Resize {
         let store = |quad, first: Value<'k>, taps: &[Vec<Tap<'k>>]| {
             if nearest {
                 let index = taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
-                return y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| index.lane(lane)).map(|index| x.load(index)));
+                return y.store_lanes(k, quad, &[[0, 1, 2, 3].map(|lane| x.load(index.lane(lane)))]);
             }
-            y.store(k, quad, combined(k, x, first, None, taps));
+            y.store(k, quad, &[combined(k, x, first, None, taps)]);
         };
-        let Some(own) = planes else {
+        if !self.by_planes {
             let quad = k.global_index();
             k.when((quad * 4).lt(count), || {
                 let places = lengths.quad_coordinates(k, quad, count);
@@ -257,62 +313,84 @@ impl Family for Resize {
                 store(quad, x_at.at(kept), &taps_at(resized));
             });
             return;
-        };
+        }
         let [planes, outer @ .., columns] = lengths.lengths() else { unreachable!("planes have an axis") };
-        let mut sizes = [outer, &[*columns / 4]].concat();
+        let quads = self.quads();
+        let mut sizes = [outer, &[*columns / (4 * quads)]].concat();
         let rows_of_invocation = if self.row_steps.is_some() { 4 } else { 1 };
         if let (Some(_), [.., rows, _]) = (self.row_steps, &mut sizes[..]) {
             *rows = *rows / 4;
         }
         let (block, places) = take_apart(k.global_index(), &sizes);
-        k.when((block * own).lt(*planes), || {
-            let ([outer_sizes @ .., width], [outer_places @ .., quad]) = (&sizes[..], &places[..]) else {
+        k.when(own.map_or(block, |own| block * own).lt(*planes), || {
+            let ([outer_sizes @ .., width], [outer_places @ .., place]) = (&sizes[..], &places[..]) else {
                 unreachable!("an axis is resized")
             };
+            let (width, quad) = if quads == 1 { (*width, *place) } else { (*width * quads, *place * quads) };
             let each_plane = |store: &dyn Fn(Value<'k>, Value<'k>)| {
-                k.for_range(block * own, (block * own + own).min(*planes), |plane| {
+                let in_plane = |plane| {
                     let outer = outer_sizes.iter().zip(outer_places);
                     let line = outer.fold(plane, |index, (&size, &place)| index * size + place);
-                    store(line * rows_of_invocation * *width + *quad, x_at.at(&[plane]));
-                });
+                    store(line * rows_of_invocation * width + quad, x_at.at(&[plane]));
+                };
+                match own {
+                    Some(own) => k.for_range(block * own, (block * own + own).min(*planes), in_plane),
+                    None => in_plane(block),
+                }
             };
             let (Some(steps), [.., along]) = (self.steps, &shared[..]) else {
-                let columns = k.vector(&[0, 1, 2, 3].map(|lane| *quad * 4 + lane));
+                let columns = k.vector(&[0, 1, 2, 3].map(|lane| quad * 4 + lane));
                 let taps = taps_at(&[outer_places, &[columns]].concat());
                 return each_plane(&|quad, first| store(quad, first, &taps));
             };
-            let columns = along.sharing(self, a, x_at.stride(1), *quad, steps);
+            let columns = along.sharing(self, a, x_at.stride(1), (quad, quads), steps);
             let (rows, places) = match (self.row_steps, &shared[..], outer_places) {
                 (Some(steps), [down, _], [places @ .., row]) => {
-                    (down.sharing(self, a, x_at.stride(2), *row, steps), places)
+                    (down.sharing(self, a, x_at.stride(2), (*row, 1), steps), places)
                 }
                 _ => (Sharing::alone(k), outer_places),
             };
             let taps = taps_at(places);
+            // The inputs of a line that the outputs share.
+            let inputs = |first: Value<'k>| -> Vec<Value<'k>> {
+                let four = self.four_from.map(|from| {
+                    let at = columns.offsets[from as usize];
+                    (from as usize, x.load_four(k, first / 4 + at / 4).lanes())
+                });
+                let input = |(n, &at): (usize, &Value<'k>)| match (&four, &taps[..]) {
+                    (Some((from, four)), _) if (*from..from + 4).contains(&n) => four[n - from],
+                    (Some(_), _) => x.load_behind(first, at),
+                    (None, []) if self.even_rows => x.load_behind(first, at),
+                    (None, _) if nearest => x.load(first + at),
+                    (None, taps) => combined(k, x, first + at, None, taps),
+                };
+                columns.offsets.iter().enumerate().map(input).collect()
+            };
             if nearest {
-                let line =
-                    |first: Value<'k>| std::array::from_fn(|lane| x.load(first + columns.offsets[columns.steps[lane]]));
                 return each_plane(&|quad, first| {
                     let first = taps.iter().flatten().fold(first, |index, tap| index + tap.offset);
-                    let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
+                    let lines: Vec<_> = rows.offsets.iter().map(|&at| inputs(first + at)).collect();
                     for (n, &step) in (0..).zip(&rows.steps) {
-                        y.store_lanes(k, quad + *width * n, lines[step]);
+                        let four = |steps: &[usize]| std::array::from_fn(|lane| lines[step][steps[lane]]);
+                        let fours: Vec<_> = columns.steps.chunks(4).map(four).collect();
+                        y.store_lanes(k, quad + width * n, &fours);
                     }
                 });
             }
-            let line = |first: Value<'k>| {
-                let inputs = columns.offsets.iter().map(|&at| match &taps[..] {
-                    [] if self.even_rows => x.load_behind(first, at),
-                    taps => combined(k, x, first + at, None, taps),
-                });
-                let inputs: Vec<_> = inputs.collect();
-                let four = |n| columns.steps.iter().map(|step| inputs[step + n]).collect::<Vec<_>>();
-                columns.sum(|weight| weight, |n| k.vector(&four(n)))
+            // The sums along columns, quad by quad.
+            let line = |first: Value<'k>| -> Vec<Value<'k>> {
+                let inputs = inputs(first);
+                let quad = |steps: &[usize]| {
+                    let four = |n| steps.iter().map(|step| inputs[step + n]).collect::<Vec<_>>();
+                    columns.sum(|weight| weight, |n| k.vector(&four(n)))
+                };
+                columns.steps.chunks(4).map(quad).collect()
             };
             each_plane(&|quad, first| {
                 let lines: Vec<_> = rows.offsets.iter().map(|&at| line(first + at)).collect();
                 for (n, &step) in (0..).zip(&rows.steps) {
-                    y.store(k, quad + *width * n, rows.sum(|weight| weight.lane(n), |tap| lines[step + tap]));
+                    let sum = |four| rows.sum(|weight| weight.lane(n), |tap| lines[step + tap][four as usize]);
+                    y.store(k, quad + width * n, &(0..quads).map(sum).collect::<Vec<_>>());
                 }
             });
         });
@@ -328,6 +406,7 @@ impl Family for Resize {
             steps: None,
             row_steps: None,
             even_rows: false,
+            four_from: None,
         };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
@@ -340,6 +419,11 @@ impl Family for Resize {
         let by_two = by_planes.iter().map(|sample| Resize { steps: Some([1, 1, 2]), ..sample.clone() });
         let by_two: Vec<_> = by_two.collect();
         let by_rows = by_two.iter().map(|sample| Resize { row_steps: Some([0, 1, 1]), ..sample.clone() });
+        let by_octets = by_rows.clone().filter(|sample| sample.dtype.size_in_bytes() == 2);
+        samples.extend(by_octets.map(|sample| {
+            let from = if sample.interpolation == Interpolation::Cubic { 2 } else { 1 };
+            Resize { four_from: Some(from), ..sample }
+        }));
         samples
             .extend(by_rows.flat_map(|sample| [true, false].map(|even_rows| Resize { even_rows, ..sample.clone() })));
         samples.extend(by_two);

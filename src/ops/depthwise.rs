@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::kernels::depthwise::{Depthwise, DepthwiseOp, Parameters, QuadAxis, WORKGROUP};
+use crate::kernels::depthwise::{Depthwise, DepthwiseOp, Known, Parameters, QuadAxis, WORKGROUP};
 use crate::kernels::parameters::Strided;
 use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
@@ -18,6 +18,8 @@ const MOST_TAPS: usize = 49;
 /// The same of an output's factors, in groups of channels.
 const MOST_FACTORS: usize = 72;
 const LONGEST_STRIDE: usize = 3;
+/// The most products of an invocation of a GPU. Longer code may not fit its cache of instructions.
+const MOST_PRODUCTS: u32 = 2048;
 
 /// With fewer invocations than this for each compute unit, an invocation computes fewer outputs.
 const BUSY: usize = 256;
@@ -41,8 +43,8 @@ impl Slide<'_> {
             && weight.strides()[1].unsigned_abs().is_multiple_of(load)
             && weight.layout().offset.is_multiple_of(load);
         let weight = if quads == QuadAxis::Channels && !side_by_side { weight.t()?.copied()?.t()? } else { weight };
-        self.launch(DepthwiseOp::Convolution, x, Some((&weight, weight.layout().into())), (quads, load), output)
-            .map(Some)
+        let kernel = self.kernel(DepthwiseOp::Convolution, x, (quads, load), output);
+        self.launch(kernel, x, Some((&weight, weight.layout().into()))).map(Some)
     }
 
     /// The same of groups of 4 or 8 channels that lead to as many outputs. They come last in the result.
@@ -70,14 +72,15 @@ impl Slide<'_> {
         let weight = weight.reshape((x.dims()[1] / 4, 4, channels, taps))?.permute(&[0, 3, 2, 1][..])?.copied()?;
         let strides = Dims::from_slice(&[(taps * channels) as isize, 4]);
         let at = Strided { offset: weight.layout().offset, strides };
-        self.launch(DepthwiseOp::Groups(channels as u32), &x, Some((&weight, at)), by, output).map(Some)
+        let kernel = self.kernel(DepthwiseOp::Groups(channels as u32), &x, by, output);
+        self.launch(kernel, &x, Some((&weight, at))).map(Some)
     }
 
     /// Returns the largest element of each window, in the order in memory that `x` has. `None` if another kernel suits
     /// it better.
     pub fn max(&self, x: &Tensor) -> Result<Option<Tensor>> {
         let Some(by) = self.quads(x, true) else { return Ok(None) };
-        self.launch(DepthwiseOp::Max, x, None, by, x.dtype()).map(Some)
+        self.launch(self.kernel(DepthwiseOp::Max, x, by, x.dtype()), x, None).map(Some)
     }
 
     /// Whether a kernel can have all taps of the windows: `most`, times this many factors each.
@@ -110,17 +113,26 @@ impl Slide<'_> {
         columns.is_multiple_of(4).then_some((QuadAxis::Columns(behind as u32), load))
     }
 
-    fn launch(
-        &self,
-        op: DepthwiseOp,
-        x: &Tensor,
-        weight: Option<(&Tensor, Strided)>,
-        (quads, load): (QuadAxis, usize),
-        output: DType,
-    ) -> Result<Tensor> {
-        let lengths = [x.dims()[0], x.dims()[1], self.outputs[0], self.outputs[1]];
-        let [images, channels, rows, columns] = lengths;
+    /// Returns what is known of all tiles.
+    fn known(&self, kernel: &Depthwise) -> [Known; 2] {
+        let [_, rows, columns] = kernel.outputs();
+        let of_axis = |axis: usize, own: u32, stacked: u32| {
+            let (window, outputs, own) = (&self.windows[axis], self.outputs[axis], own as usize);
+            let fills = outputs.is_multiple_of(own * stacked as usize);
+            // The first output of the last tile. If tiles do not fill the axis, it may be any output, so that lengths
+            // of the input make few different kernels.
+            let last = if fills { outputs - own } else { outputs - 1 };
+            let end = (window.input + window.before).saturating_sub(last * window.stride);
+            let inputs = (own - 1) * window.stride + window.kernel;
+            Known { inputs: window.before.min(inputs) as u32..end.min(inputs) as u32, outputs: fills }
+        };
+        [of_axis(0, rows, kernel.stacked), of_axis(1, columns, 1)]
+    }
+
+    /// Returns the kernel for an image, whose quads lie along this axis and are loaded so many elements at a time.
+    fn kernel(&self, op: DepthwiseOp, x: &Tensor, (quads, load): (QuadAxis, usize), output: DType) -> Depthwise {
         let both = |size: fn(&Window) -> usize| [0, 1].map(|axis| size(&self.windows[axis]) as u32);
+        let may_have_halves = op == DepthwiseOp::Max && x.dtype() == DType::F16 && load > 1;
         let kernel = Depthwise {
             op,
             dtype: x.dtype(),
@@ -131,9 +143,22 @@ impl Slide<'_> {
             stride: both(|window| window.stride),
             tile: [1; 2],
             stacked: 1,
+            by_halves: may_have_halves && x.device().info().packs_halves(),
+            known: Default::default(),
             epilogue: None,
         };
-        let kernel = tiled(x.device(), kernel, lengths);
+        let kernel = tiled(x.device(), kernel, self.lengths(x));
+        Depthwise { known: self.known(&kernel), ..kernel }
+    }
+
+    /// Returns the images, the channels, and the rows and columns of outputs.
+    fn lengths(&self, x: &Tensor) -> [usize; 4] {
+        [x.dims()[0], x.dims()[1], self.outputs[0], self.outputs[1]]
+    }
+
+    fn launch(&self, kernel: Depthwise, x: &Tensor, weight: Option<(&Tensor, Strided)>) -> Result<Tensor> {
+        let lengths = self.lengths(x);
+        let ([images, channels, rows, columns], quads, output) = (lengths, kernel.quads, kernel.output);
         let parameters = Parameters {
             images,
             channels,
@@ -159,32 +184,103 @@ impl Slide<'_> {
 /// Returns the kernel with the rows and columns of outputs that an invocation computes, and the number of tiles in a
 /// stack: many outputs, if others keep the device busy.
 fn tiled(device: &Device, kernel: Depthwise, lengths: [usize; 4]) -> Depthwise {
-    let (is_gpu, by_channels) = (device.tuning().loads.several, kernel.quads == QuadAxis::Channels);
-    let is_narrow = kernel.dtype.size_in_bytes() < 4;
-    // Windows that step over elements share few of them, and a maximum takes no time.
-    if kernel.op == DepthwiseOp::Max && kernel.stride.iter().all(|&stride| stride > 1) {
-        let (rows, stacked) = match (is_narrow, by_channels) {
-            (true, true) if is_gpu => (4, 1),
-            (true, _) => (2, 1),
-            (false, true) if is_gpu => (1, 2),
-            (false, _) => (1, 1),
-        };
-        return Depthwise { tile: [rows, 1], stacked, ..kernel };
+    let is_gpu = device.tuning().loads.several;
+    let (tiles, stacked) = tiles(&kernel, is_gpu);
+    let with = |tile, stacked| Depthwise { tile, stacked, ..kernel.clone() };
+    let taps = kernel.kernel.iter().product::<u32>();
+    let needed = tuning::compute_units(device.info().compute_units) * BUSY / WORKGROUP as usize;
+    // A maximum of windows that step has small tiles anyway.
+    let is_small = kernel.op == DepthwiseOp::Max && kernel.stride.iter().all(|&stride| stride > 1);
+    let suits = |tile: &&[u32; 2]| {
+        let tiled = with(**tile, 1);
+        let is_short = !is_gpu || tiled.outputs().iter().product::<u32>() * taps <= MOST_PRODUCTS;
+        is_small || is_short && tiled.groups(lengths) >= needed
+    };
+    // How many outputs tiles compute, also beside the images.
+    let computed = |tile: &&[u32; 2]| -> usize {
+        let [_, own @ ..] = with(**tile, 1).outputs();
+        lengths[2..].iter().zip(own).map(|(length, own)| length.next_multiple_of(own as usize)).product()
+    };
+    match tiles.iter().filter(suits).min_by_key(computed) {
+        Some(&tile) => with(tile, stacked),
+        None => with(if kernel.quads == QuadAxis::Channels { [1, 2] } else { [1, 1] }, 1),
     }
+}
+
+/// Returns tiles, the best one first, and how many of them make a stack. `docs/experiments.md` has their times.
+fn tiles(kernel: &Depthwise, is_gpu: bool) -> (&'static [[u32; 2]], u32) {
+    let by_channels = kernel.quads == QuadAxis::Channels;
+    let is_narrow = kernel.dtype.size_in_bytes() < 4;
+    let steps = kernel.stride.iter().all(|&stride| stride > 1);
     // The factors of many taps take registers, too.
     let few_taps = kernel.kernel.iter().product::<u32>() <= 9;
-    let (most, stacked) = match (by_channels, is_narrow) {
+    match kernel.op {
+        // Windows that step over elements share few of them, and a maximum takes no time.
+        DepthwiseOp::Max if steps && is_narrow => (&[[2, 1]], 1),
+        DepthwiseOp::Max if steps => (&[[1, 1]], if by_channels && is_gpu { 2 } else { 1 }),
         // More columns share the factors of a tap. Each row needs other ones.
-        _ if kernel.op == DepthwiseOp::Groups(4) && is_narrow => ([1, 8], 1),
-        _ if matches!(kernel.op, DepthwiseOp::Groups(_)) => ([1, 4], 1),
-        (true, true) if is_gpu => (if few_taps { [4, 4] } else { [3, 2] }, 2),
-        (true, false) if is_gpu => (if few_taps { [2, 4] } else { [2, 2] }, 2),
-        (true, true) => ([3, 4], 1),
-        (true, false) => ([1, 4], 1),
-        (false, _) => ([4, 1], 1),
-    };
-    let needed = tuning::compute_units(device.info().compute_units) * BUSY / WORKGROUP as usize;
-    let busy = Depthwise { tile: most, stacked: 1, ..kernel.clone() }.groups(lengths) >= needed;
-    let fewest = if by_channels { [1, 2] } else { [1, 1] };
-    if busy { Depthwise { tile: most, stacked, ..kernel } } else { Depthwise { tile: fewest, stacked: 1, ..kernel } }
+        DepthwiseOp::Groups(4) if is_narrow => (&[[1, 8]], 1),
+        DepthwiseOp::Groups(_) => (&[[1, 4]], 1),
+        _ if !is_gpu => match (by_channels, is_narrow) {
+            (true, true) => (&[[3, 4]], 1),
+            (true, false) => (&[[1, 4]], 1),
+            (false, _) => (&[[4, 1]], 1),
+        },
+        _ if by_channels => match (steps, few_taps) {
+            (true, true) => (&[[2, 2]], 1),
+            (true, false) => (&[[4, 4], [2, 2]], 1),
+            (false, true) => (&[[4, 4], [7, 2]], 1),
+            (false, false) if is_narrow => (&[[4, 2], [7, 2]], 1),
+            (false, false) => (&[[2, 4], [2, 2]], 2),
+        },
+        _ if steps => (&[[2, 1]], 1),
+        _ if is_narrow => (&[[14, 1], [8, 1], [7, 1], [4, 1]], 1),
+        _ => (&[[8, 1], [7, 1], [4, 1]], 1),
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(has_vulkan, device_tests))]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    /// Pairs of halves have the maxima that single ones have, also beside NaN, infinities and the smallest halves.
+    #[test]
+    fn maxima_of_halves_are_those_of_numbers() {
+        let device = Device::vulkan(0).unwrap();
+        let shape = [2, 16, 13, 24];
+        let special =
+            [f16::NAN, f16::INFINITY, f16::NEG_INFINITY, f16::MAX, f16::MIN, f16::from_bits(1), f16::NEG_ZERO];
+        let mut random = fastrand::Rng::with_seed(7);
+        for ordinary in [1, 40, usize::MAX] {
+            let mut element = |_| match random.usize(..ordinary.saturating_add(1)) {
+                0 => special[random.usize(..special.len())],
+                _ => f16::from_bits(random.u16(..0x0100) | u16::from(random.bool()) << 15),
+            };
+            let elements: Vec<f16> = (0..shape.iter().product()).map(&mut element).collect();
+            let first = Tensor::from_slice(&elements, shape, &device).unwrap();
+            let last = first.permute([0, 2, 3, 1]).unwrap().contiguous().unwrap().permute([0, 3, 1, 2]).unwrap();
+            for (x, stride, before) in [(&first, 1, 1), (&first, 2, 1), (&last, 1, 2), (&last, 2, 2)] {
+                let window = |input| Window { input, kernel: 3, stride, before, after: before, ..Window::TRIVIAL };
+                let windows = [window(13), window(24)];
+                let outputs = windows.each_ref().map(|window| window.places(false, "test").unwrap());
+                let slide = Slide { windows: &windows, outputs: &outputs, op: "test" };
+                let by = slide.quads(x, true).unwrap();
+                for tile in [[2, 1], [3, 2]] {
+                    let maxima = |by_halves| {
+                        let kernel = slide.kernel(DepthwiseOp::Max, x, by, DType::F16);
+                        let kernel = Depthwise { tile, stacked: 1, by_halves, ..kernel };
+                        let kernel = Depthwise { known: slide.known(&kernel), ..kernel };
+                        let y = slide.launch(kernel, x, None).unwrap().to_vec::<f16>().unwrap();
+                        y.into_iter().map(f32::from).collect::<Vec<_>>()
+                    };
+                    let (found, expected) = (maxima(true), maxima(false));
+                    let differs = |(a, b): (&f32, &f32)| a != b && !(a.is_nan() && b.is_nan());
+                    let wrong = found.iter().zip(&expected).position(differs);
+                    assert_eq!(wrong, None, "{by:?}, stride {stride}, tile {tile:?}, one of {ordinary}");
+                }
+            }
+        }
+    }
 }

@@ -331,15 +331,21 @@ impl Tensor {
             && even(self.layout().offset)
             && self.strides().last().is_some_and(|&stride| stride >= 0)
             && self.strides()[..self.rank() - 1].iter().all(|stride| even(stride.unsigned_abs()));
-        let kernel =
-            Resize { dtype: self.dtype(), interpolation, rank, resized, by_planes, steps, row_steps, even_rows };
+        let dtype = self.dtype();
+        let mut kernel =
+            Resize { dtype, interpolation, rank, resized, by_planes, steps, row_steps, even_rows, four_from: None };
+        if kernel.shared() == resized {
+            kernel.four_from =
+                self.four_from(&lines[resized - 1].rounded(config.mode), shape[self.rank() - 1], &kernel);
+        }
         let kernel = kernel.fitting(self.device().info().limits.max_parameter_words as usize);
         if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let of_invocation = if kernel.row_steps.is_some() { 16 } else { 4 };
+            let of_row = 4 * kernel.quads() as usize;
+            let of_invocation = if kernel.row_steps.is_some() { 4 * of_row } else { of_row };
             let blocks = (elements / planes).div_ceil(of_invocation);
             let own = (blocks * planes / busy).clamp(1, MOST_ELEMENTS / of_invocation).min(planes);
             lengths.extend_from_slice(&shape[kept..]);
@@ -361,7 +367,7 @@ impl Tensor {
             let (alone, sharing) = lines.split_at(lines.len() - kernel.shared());
             let parameters = Parameters {
                 count: elements,
-                planes: by_planes.then_some(own),
+                planes: kernel.has_several_planes().then_some(own),
                 lengths,
                 x: Strided { offset: self.layout().offset, strides },
                 lines: (kept..).zip(alone).map(line).collect::<Result<_>>()?,
@@ -373,6 +379,32 @@ impl Tensor {
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+    }
+}
+
+impl Tensor {
+    /// Returns [`Resize::four_from`] for a resizing of the last axis to `to` elements.
+    fn four_from(&self, line: &Line, to: usize, kernel: &Resize) -> Option<u32> {
+        let (taps, steps) = (kernel.interpolation.taps(), kernel.steps?);
+        let before = if kernel.interpolation == Interpolation::Cubic { 1 } else { 0 };
+        let first = line.start.div_euclid(line.unit) - before;
+        let from = (-first).rem_euclid(4);
+        let begin_at_fours = self.strides()[..self.rank() - 1]
+            .iter()
+            .map(|stride| stride.unsigned_abs())
+            .chain([self.layout().offset])
+            .all(|distance| distance.is_multiple_of(4));
+        let length = i128::from(2 + steps[2] + taps);
+        // The fours of the first and of the last quads are inside.
+        let inside = first + from >= 0 && first + from + to as i128 / 2 <= self.dims()[self.rank() - 1] as i128;
+        let suits = self.dtype().size_in_bytes() == 2
+            && to.is_multiple_of(8)
+            && 4 * line.slope == 2 * line.unit
+            && self.strides()[self.rank() - 1] == 1
+            && begin_at_fours
+            && from + 4 <= length
+            && inside;
+        suits.then_some(from as u32)
     }
 }
 
@@ -517,8 +549,17 @@ mod tests {
         let all = |dtype, resized, interpolation| {
             let (rank, by_planes, even_rows) = (resized + 1, true, false);
             let row_steps = (resized > 1).then_some([0, 1, 1]);
-            let kernel =
-                Resize { dtype, interpolation, rank, resized, by_planes, steps: row_steps, row_steps, even_rows };
+            let kernel = Resize {
+                dtype,
+                interpolation,
+                rank,
+                resized,
+                by_planes,
+                steps: row_steps,
+                row_steps,
+                even_rows,
+                four_from: None,
+            };
             let fitting = kernel.clone().fitting(few);
             assert!(fitting.parameter_words() <= few, "{}", fitting.name());
             (fitting.row_steps.is_some(), fitting.steps.is_some())

@@ -38,7 +38,8 @@ impl<'k> Value<'k> {
         if self.ty.is_float() { (chosen | self.is_nan()).select(self, rhs) } else { chosen.select(self, rhs) }
     }
 
-    /// The larger float, by an instruction. If one is NaN, it is either of them.
+    /// The larger float, by an instruction. If one is NaN, it is either of them. The device may take subnormals of
+    /// `f32` for 0.
     pub(crate) fn larger(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let rhs = rhs.into_value(self.kernel, self.ty);
         self.library(Glsl::FMax, OpenCl::fmax, &[rhs])

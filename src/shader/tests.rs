@@ -341,6 +341,21 @@ fn constants_that_wgsl_cannot_write() {
 }
 
 #[test]
+fn words_do_not_become_halves_through_wgsl() {
+    let finish = |target| {
+        let k = KernelBuilder::new("halves", target, 1);
+        let [x, y] =
+            [("x", Access::Read), ("y", Access::Write)].map(|(name, access)| k.buffer(name, Type::U32, access));
+        let halves = x.load(0).bitcast(Type::vec2(Scalar::F16));
+        y.store(0, (halves + halves).bitcast(Type::U32));
+        k.finish()
+    };
+    assert!(finish(Target::VULKAN).is_ok() && finish(Target::LEVEL_ZERO).is_ok());
+    let refused = finish(Target::WEBGPU).unwrap_err().to_string();
+    assert!(refused.contains("bitcast from u32 to vec2<f16> through WGSL"), "{refused}");
+}
+
+#[test]
 fn mistakes_are_errors() {
     let mistake = |write: &dyn Fn(&KernelBuilder)| {
         let k = KernelBuilder::new("wrong", Target::VULKAN, 1);

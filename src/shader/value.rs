@@ -209,9 +209,14 @@ impl<'k> Value<'k> {
         self.kernel.emit(Op::Select, yes.ty, [condition.operand(), yes.operand(), no.operand()])
     }
 
-    /// The same bits as another type of the same size.
+    /// The same bits as another type of the same size. Through WGSL, no bits of 32-bit numbers become halves, or the
+    /// other way round.
     pub fn bitcast(self, ty: Type) -> Value<'k> {
         let ty = self.kernel.possible(ty);
+        // naga would keep the number of lanes, and so make a number of 32 bits.
+        if self.kernel.target().wgsl && (self.ty.scalar == Scalar::F16) != (ty.scalar == Scalar::F16) {
+            self.kernel.fail(format!("bitcast from {} to {ty} through WGSL: naga translates none", self.ty));
+        }
         if self.ty.size_in_bytes() != ty.size_in_bytes() || self.ty.scalar == Scalar::Bool {
             self.kernel.fail(format!("bitcast from {} to {ty}", self.ty));
         }

@@ -131,6 +131,15 @@ fn is_of_fours(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::I8)
 }
 
+/// Windows that share elements, and more of them than an invocation computes.
+const FOURS_LARGE: Problem = Problem {
+    outer: [1, 264],
+    length: [1, 28, 32],
+    kernel: [1, 3, 3],
+    slide: Slide { padding: [(0, 0), (1, 1), (1, 1)], ..Slide::PLAIN },
+    ..PLAIN
+};
+
 const PROBLEMS: [(&str, Problem); 16] = [
     ("plain", PLAIN),
     ("overlapping", Problem { slide: Slide::PLAIN, ..PLAIN }),
@@ -352,11 +361,27 @@ pub fn add(suite: &mut Suite) {
                 let six_channels = Problem { outer: [2, 6], ..FOURS };
                 for problem in [Problem { slide: PADDED, ..PLAIN }, FOURS, PADDED_FOURS, six_channels] {
                     let shape = problem.shape(axes);
-                    let x = shaped(op, &shape, ChannelsLast, dtype, operation.domain(), device)?;
+                    let mut x = shaped(op, &shape, ChannelsLast, dtype, operation.domain(), device)?;
+                    operation.check(&problem, &x)?;
+                    // The same elements, backwards in memory.
+                    let spatial: Vec<usize> = (2..2 + axes).collect();
+                    let backwards = x.tensor.flip(spatial.clone())?.contiguous()?;
+                    x.tensor = if axes == 2 { super::conv::channels_last(&backwards)? } else { backwards };
+                    x.tensor = x.tensor.flip(spatial)?;
                     operation.check(&problem, &x)?;
                 }
                 Ok(())
             });
+        }
+        if op == "max_pool2d" {
+            for dtype in [DType::F16, DType::F32] {
+                for layout in [Contiguous, ChannelsLast] {
+                    suite.add(op, format!("{dtype}::fours_large_{}", layout.name()), move |device| {
+                        let x = shaped(op, &FOURS_LARGE.shape(axes), layout, dtype, operation.domain(), device)?;
+                        operation.check(&FOURS_LARGE, &x)
+                    });
+                }
+            }
         }
         for dtype in operation.dtypes().into_iter().filter(|dtype| dtype.is_float()) {
             suite.add(op, format!("{dtype}::nan_and_infinity"), move |device| {

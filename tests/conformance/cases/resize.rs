@@ -337,6 +337,32 @@ pub fn add(suite: &mut Suite) {
             });
         }
     }
+    // Neighbours of an image that becomes twice as large share inputs, and are computed together.
+    for dtype in DType::ALL {
+        for (name, mode) in [
+            ("nearest", ResizeMode::Nearest(NearestRounding::PreferFloor)),
+            ("nearest_behind", ResizeMode::Nearest(NearestRounding::Ceil)),
+            ("linear", ResizeMode::Linear),
+            ("cubic", ResizeMode::Cubic(-0.75)),
+        ] {
+            if !dtype.is_float() && !name.starts_with("nearest") {
+                continue;
+            }
+            let resizing = Resizing { mode, ..Resizing::LINEAR };
+            suite.add(op(resizing), format!("{dtype}::{name}_doubled"), move |device| {
+                for layout in [Layout::Contiguous, Layout::Sliced, Layout::Flipped, Layout::Unaligned] {
+                    let input = shaped("resize", &[3, 6, 12], layout, dtype, domain(resizing), device)?;
+                    for coordinates in [CoordinateMode::HalfPixel, CoordinateMode::Asymmetric] {
+                        // By blocks of rows, by rows, by elements, and one axis.
+                        for size in [&[12, 24][..], &[11, 24], &[12, 23], &[24]] {
+                            check_resize(&input, size, Resizing { coordinates, ..resizing })?;
+                        }
+                    }
+                }
+                Ok(())
+            });
+        }
+    }
     suite.add("resize_linear", "f32::onnx", weighted_by_onnx);
     suite.add("upsample_bilinear2d", "f32::pytorch", upsample_by_pytorch);
     suite.add("resize_nearest", "f32::constants", |_| {

@@ -2,13 +2,18 @@
 //! pooling. Memory limits them. So each invocation computes several neighbouring outputs from registers, and loads each
 //! input once for all of them.
 
-use super::elements::{Elements, Octets, Quads, Strides, lowest, take_apart};
+mod input;
+mod maxima;
+
+use super::elements::{Strides, lowest, take_apart};
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, Units, volume};
 use crate::base::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{KernelBuilder, Type, Value};
+pub(crate) use input::Known;
+use input::{Input, Padding, Source};
 use std::cell::RefCell;
 
 /// Invocations per workgroup, for each of the tiles below one another.
@@ -43,6 +48,11 @@ pub(crate) struct Depthwise {
     pub tile: [u32; 2],
     /// How many tiles of a workgroup lie below one another. They share rows of inputs through the first cache.
     pub stacked: u32,
+    /// Whether maxima of `f16` are found two at a time, by the device's arithmetic of halves. The device keeps subnormal
+    /// halves, and a load has several elements.
+    pub by_halves: bool,
+    /// What all tiles have in common along rows and columns.
+    pub known: [Known; 2],
     pub epilogue: Option<Box<Epilogue>>,
 }
 
@@ -83,7 +93,7 @@ impl DepthwiseOp {
 
 impl Depthwise {
     /// Returns the outputs that an invocation computes, along channels, rows and columns.
-    fn outputs(&self) -> [u32; 3] {
+    pub fn outputs(&self) -> [u32; 3] {
         let [rows, columns] = self.tile;
         match self.quads {
             QuadAxis::Channels => [self.load, rows, columns],
@@ -97,44 +107,6 @@ impl Depthwise {
         let each = lengths.iter().zip([channels, rows * self.stacked, columns]);
         let stacks = each.fold(images, |n, (length, own)| n.saturating_mul(length.div_ceil(own as usize)));
         stacks.div_ceil(WORKGROUP as usize)
-    }
-}
-
-/// Loads elements one by one, or several at once as quads.
-enum Source<'k> {
-    Elements(Elements<'k>),
-    Quads(&'k KernelBuilder, Quads<'k>),
-    Octets(&'k KernelBuilder, Octets<'k>),
-}
-
-impl<'k> Source<'k> {
-    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, load: u32) -> Self {
-        match load {
-            8 => Source::Octets(k, Octets::input(k, name, dtype)),
-            4 => Source::Quads(k, Quads::input(k, name, dtype)),
-            _ => Source::Elements(Elements::input(k, name, dtype)),
-        }
-    }
-
-    fn load(&self, index: Value<'k>) -> Vec<Value<'k>> {
-        self.unpack(self.load_packed(index))
-    }
-
-    /// Loads elements as they are, to be unpacked later.
-    fn load_packed(&self, index: Value<'k>) -> Value<'k> {
-        match self {
-            Source::Elements(elements) => elements.load(index),
-            Source::Quads(_, quads) => quads.load_packed(index / 4),
-            Source::Octets(_, octets) => octets.load_packed(index / 8),
-        }
-    }
-
-    fn unpack(&self, packed: Value<'k>) -> Vec<Value<'k>> {
-        match self {
-            Source::Elements(_) => vec![packed],
-            Source::Quads(k, quads) => vec![quads.unpack(k, packed)],
-            Source::Octets(k, octets) => octets.unpack(k, packed).to_vec(),
-        }
     }
 }
 
@@ -175,118 +147,23 @@ impl Depthwise {
         Place { image, channel: channel * own_channels, row, column: column * own_columns }
     }
 
-    /// Returns the index of an output.
-    fn index<'k>(
+    /// Returns the index of an invocation's first output, and the strides of its rows and columns.
+    fn outputs_at<'k>(
         &self,
-        place: &Place<'k>,
+        Place { image, channel, row, column }: &Place<'k>,
         channels: Value<'k>,
         windows: &[DeclaredWindow<'k>],
-        [row, column]: [Value<'k>; 2],
-    ) -> Value<'k> {
+    ) -> (Value<'k>, [Value<'k>; 2]) {
         let [rows, columns] = [windows[0].output, windows[1].output];
         match self.quads {
-            QuadAxis::Channels => ((place.image * rows + row) * columns + column) * channels + place.channel,
-            QuadAxis::Columns(_) => ((place.image * channels + place.channel) * rows + row) * columns + column,
-        }
-    }
-}
-
-/// The inputs of an invocation.
-struct Input<'a, 'k> {
-    x: Source<'k>,
-    at: Strides<'k>,
-    /// The first element of the image and the channel.
-    first: Value<'k>,
-    /// The places of the first tap, which wrap if they are in the padding.
-    row: Value<'k>,
-    column: Value<'k>,
-    lengths: [Value<'k>; 2],
-    quads: QuadAxis,
-    load: u32,
-    /// The number of loads of a column.
-    loads: u32,
-    padding: Padding<'k>,
-    /// Becomes nonzero in [`NAN_BITS`] if a half that was loaded is NaN.
-    any_nan: Option<&'a Var<'k>>,
-}
-
-/// The bits of [`nan_among_halves`] that matter.
-const NAN_BITS: u32 = 0x8000_8000;
-
-/// Sets the highest bit of each half that is NaN. Nothing is carried from one half to the other.
-fn nan_among_halves(word: Value<'_>) -> Value<'_> {
-    (word & 0x7fff_7fff) + 0x03ff_03ff
-}
-
-/// What stands in the place of elements outside the images.
-#[derive(Clone, Copy)]
-enum Padding<'k> {
-    Zero,
-    Number(Value<'k>),
-    /// The nearest element.
-    Nearest,
-}
-
-/// A place along an axis.
-#[derive(Clone, Copy)]
-struct Along<'k> {
-    /// The nearest place inside the axis.
-    nearest: Value<'k>,
-    is_inside: Value<'k>,
-}
-
-impl<'k> Along<'k> {
-    /// Places before the axis wrap.
-    fn new(place: Value<'k>, length: Value<'k>) -> Self {
-        let nearest = place.bitcast(Type::I32).max(0).bitcast(Type::U32).min(length - 1);
-        Along { nearest, is_inside: place.lt(length) }
-    }
-
-    /// All ones if the place is inside, else 0.
-    fn mask(self) -> Value<'k> {
-        self.is_inside.select(self.nearest.literal(u32::MAX), 0)
-    }
-}
-
-impl<'k> Input<'_, 'k> {
-    /// Loads some neighbouring columns of a row: a number each, or quads of channels.
-    fn row(&self, row: u32, columns: u32) -> Vec<Vec<Value<'k>>> {
-        let y = Along::new(self.row + row, self.lengths[0]);
-        let start = self.first + y.nearest * self.at.stride(2);
-        let load_at = |index: Value<'k>, x: Along<'k>| -> Vec<Value<'k>> {
-            let packed = self.x.load_packed(index);
-            if let Some(any_nan) = self.any_nan {
-                packed.lanes().into_iter().for_each(|word| any_nan.set(any_nan.get() | nan_among_halves(word)));
+            QuadAxis::Channels => {
+                let index = ((*image * rows + *row) * columns + *column) * channels + *channel;
+                (index, [columns * channels, channels])
             }
-            match self.padding {
-                Padding::Zero => {
-                    let bits = packed.bitcast(packed.ty().with_scalar(Scalar::U32));
-                    self.x.unpack((bits & (y.mask() & x.mask())).bitcast(packed.ty()))
-                }
-                Padding::Nearest => self.x.unpack(packed),
-                // The nearest row stands for rows outside.
-                Padding::Number(number) => {
-                    let padded = |loaded: Value<'k>| {
-                        x.is_inside.select(loaded, if loaded.ty().lanes == 1 { number } else { number.splat(4) })
-                    };
-                    self.x.unpack(packed).into_iter().map(padded).collect()
-                }
+            QuadAxis::Columns(_) => {
+                let index = ((*image * channels + *channel) * rows + *row) * columns + *column;
+                (index, [columns, channels.literal(1)])
             }
-        };
-        // The places of all loads of a row or a column are computed once for them.
-        let load = |column: Value<'k>| {
-            let x = Along::new(column, self.lengths[1]);
-            let index = start + x.nearest * self.at.stride(1);
-            let places = (0..self.loads).map(|n| if n == 0 { index } else { index + n * self.load });
-            places.flat_map(|index| load_at(index, x)).collect::<Vec<_>>()
-        };
-        match self.quads {
-            QuadAxis::Columns(behind) if self.load > 1 => {
-                let loads = (0..(behind + columns).div_ceil(self.load)).map(|n| self.column - behind + self.load * n);
-                let all = loads.flat_map(load).flat_map(Value::lanes).map(|element| vec![element]);
-                all.skip(behind as usize).take(columns as usize).collect()
-            }
-            _ => (0..columns).map(|column| load(self.column + column)).collect(),
         }
     }
 }
@@ -371,7 +248,8 @@ impl Family for Depthwise {
         let load = self.load;
         let [_, rows, columns] = self.outputs();
         let stacked = if self.stacked == 1 { String::new() } else { format!(", {} stacked", self.stacked) };
-        let tile = format!("{rows}x{columns} by {by} x{load}{stacked}");
+        let halves = if self.by_halves { ", halves" } else { "" };
+        let tile = format!("{rows}x{columns} by {by} x{load}{stacked}{halves}");
         let name = format!("depthwise {op}({dtype}{narrowed}, {height}x{width}, stride {down}x{across}, {tile})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
@@ -380,7 +258,7 @@ impl Family for Depthwise {
         WORKGROUP * self.stacked
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let Declared { images, channels, windows, x: at, weight: weight_at, epilogue } = self.declare(k);
         let by_channels = self.quads == QuadAxis::Channels;
         // Otherwise Intel's compiler spills hundreds of registers.
@@ -397,7 +275,8 @@ impl Family for Depthwise {
         let place = self.place(k, channels, &windows);
         let is_inside = place.image.lt(images);
         // The last stack may reach beyond the image.
-        let is_inside = if self.stacked == 1 { is_inside } else { is_inside & place.row.lt(windows[0].output) };
+        let is_whole = self.stacked == 1 || self.known[0].outputs;
+        let is_inside = if is_whole { is_inside } else { is_inside & place.row.lt(windows[0].output) };
         k.when(is_inside, || {
             let [down, along] = self.stride;
             let [height, width] = self.kernel;
@@ -413,10 +292,6 @@ impl Family for Depthwise {
                 DepthwiseOp::Max => (lowest(k, self.dtype), Padding::Number(lowest(k, self.dtype))),
             };
             let is_grouped = self.op.channels() > 1;
-            // An instruction finds the larger of two numbers, but not NaN. It may take subnormals of `f32` for 0, but
-            // no halves.
-            let may_skip_nan = self.op == DepthwiseOp::Max && self.dtype == DType::F16 && self.load > 1;
-            let any_nan = may_skip_nan.then(|| k.var(zero));
             let first_channel = match self.op {
                 DepthwiseOp::Groups(channels) => place.channel / channels * channels,
                 _ => place.channel,
@@ -428,11 +303,11 @@ impl Family for Depthwise {
                 row: place.row * down - windows[0].before,
                 column: place.column * along - windows[1].before,
                 lengths: [windows[0].input, windows[1].input],
+                known: &self.known,
                 quads: self.quads,
                 load: self.load,
                 loads: if is_grouped { self.op.channels() / self.load } else { 1 },
                 padding,
-                any_nan: any_nan.as_ref(),
             };
             let loaded = RefCell::new(vec![None; (height * width) as usize]);
             let channel = place.channel;
@@ -440,7 +315,7 @@ impl Family for Depthwise {
             // The quads of channels, and the columns of a quad.
             let (quads, each) = if by_channels { (self.load / 4, 1) } else { (1, 4) };
             let folded: Vec<_> = (0..rows * fours * quads).map(|_| k.var(initial.splat(4))).collect();
-            let fold = |larger: fn(Value<'k>, Value<'k>) -> Value<'k>| {
+            let fold = || {
                 for row in 0..(rows - 1) * down + height {
                     let loaded = input.row(row, (fours * each - 1) * along + width);
                     let elements = |first: u32| match by_channels {
@@ -456,7 +331,7 @@ impl Family for Depthwise {
                             let folded = &folded[((r * fours + c) * quads + q) as usize];
                             let (elements, q) = (elements(c * each * along + tap % width), q as usize);
                             folded.set(match &factors {
-                                None => larger(folded.get(), elements[q]),
+                                None => folded.get().max(elements[q]),
                                 Some((all, of_tap)) if is_grouped => all.add(folded.get(), &elements, of_tap),
                                 Some((all, of_tap)) => all.add(folded.get(), &elements[q..=q], &of_tap[q..=q]),
                             });
@@ -464,22 +339,28 @@ impl Family for Depthwise {
                     }
                 }
             };
-            match &any_nan {
-                None => fold(|a, b| a.max(b)),
-                Some(any_nan) => {
-                    fold(|a, b| a.larger(b));
-                    k.when((any_nan.get() & NAN_BITS).ne(0), || {
-                        folded.iter().for_each(|folded| folded.set(initial.splat(4)));
-                        fold(|a, b| a.max(b));
-                    });
-                }
-            }
-            for (i, results) in (0..).zip(folded.chunks(quads as usize)) {
-                let (row, column) = (place.row + i / fours, place.column + i % fours * each);
-                k.when(row.lt(windows[0].output) & column.lt(windows[1].output), || {
-                    let first = self.index(&place, channels, &windows, [row, column]);
-                    (0..).zip(results).for_each(|(quad, result)| y.store(k, first + 4 * quad, result.get()));
+            // Through WGSL, words do not become halves.
+            if self.by_halves && !k.target().wgsl {
+                let (maxima, any_nan) = self.maxima_of_halves(k, &input);
+                folded.iter().zip(maxima).for_each(|(folded, maximum)| folded.set(maximum));
+                k.when(any_nan, || {
+                    folded.iter().for_each(|folded| folded.set(initial.splat(4)));
+                    fold();
                 });
+            } else {
+                fold();
+            }
+            let (first, [row_stride, column_stride]) = self.outputs_at(&place, channels, &windows);
+            for (i, results) in (0..).zip(folded.chunks(quads as usize)) {
+                let (row, column) = (i / fours, i % fours * each);
+                let index = first + row_stride * row + column_stride * column;
+                let store = || (0..).zip(results).for_each(|(quad, result)| y.store(k, index + 4 * quad, result.get()));
+                let places = [place.row + row, place.column + column];
+                let inside = places.iter().zip(&windows).zip(&self.known).filter(|(_, known)| !known.outputs);
+                match inside.map(|((&place, window), _)| place.lt(window.output)).reduce(|a, b| a & b) {
+                    Some(is_inside) => _ = k.when(is_inside, store),
+                    None => store(),
+                }
             }
         });
     }
@@ -494,17 +375,28 @@ impl Family for Depthwise {
             kernel: [kernel; 2],
             stride: [stride; 2],
             tile,
-            stacked: if quads == QuadAxis::Channels { 4 } else { 1 },
+            stacked: 1,
+            by_halves: false,
+            known: Default::default(),
             epilogue: None,
         };
         let samples = [
-            sample(DType::F32, QuadAxis::Channels, 4, 3, 1, [2, 4]),
+            sample(DType::F32, QuadAxis::Channels, 4, 3, 1, [4, 4]),
             sample(DType::F16, QuadAxis::Channels, 8, 5, 2, [1, 2]),
             sample(DType::F16, QuadAxis::Columns(7), 8, 3, 1, [2, 1]),
             sample(DType::I32, QuadAxis::Columns(0), 1, 3, 2, [1, 1]),
+            Depthwise { stacked: 2, ..sample(DType::F32, QuadAxis::Channels, 4, 5, 1, [2, 4]) },
+            Depthwise {
+                known: [0..16, 4..20].map(|inputs| Known { inputs, outputs: true }),
+                ..sample(DType::F16, QuadAxis::Columns(3), 4, 3, 1, [14, 1])
+            },
+            sample(DType::F16, QuadAxis::Channels, 4, 5, 1, [4, 2]),
         ];
         let finished = samples[0].with_epilogue(epilogue::sample());
-        let max = [0, 1, 2].map(|i: usize| Depthwise { op: DepthwiseOp::Max, ..samples[i].clone() });
+        let max = [0, 1, 2, 3].map(|i: usize| {
+            let by_halves = samples[i].dtype == DType::F16;
+            Depthwise { op: DepthwiseOp::Max, by_halves, ..samples[i].clone() }
+        });
         let (op, dtype) = (DepthwiseOp::Groups(8), DType::F16);
         let groups = Depthwise { op, dtype, output: dtype, tile: [1, 4], ..samples[0].clone() };
         samples.into_iter().chain([finished, groups]).chain(max).collect()
