@@ -266,6 +266,11 @@ impl<'k> Quads<'k> {
         Quads { array: k.buffer(name, quad_type(dtype), Access::Write), dtype }
     }
 
+    /// Declares a buffer that is written, and may be read again.
+    pub fn in_place(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Quads { array: k.buffer(name, quad_type(dtype), Access::ReadWrite), dtype }
+    }
+
     /// Loads the elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         self.unpack(k, self.load_packed(quad))

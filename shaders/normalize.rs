@@ -140,6 +140,13 @@ parameters! {
 }
 
 impl Normalize {
+    /// Whether the exponentials of a softmax wait in the place of the results while they are added up. A software device
+    /// computes them in more time than it stores and loads them. The results are `f32`, so nothing is rounded.
+    fn keeps_exponentials(&self) -> bool {
+        let is_plain = self.op == NormalizeOp::Softmax && self.epilogue.is_none() && self.dtype() == DType::F32;
+        is_plain && self.load == Load::Along && self.held == Held::Memory(Turn::Quads)
+    }
+
     /// The dtype of the elements that are normalised.
     pub fn dtype(&self) -> DType {
         self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype())
@@ -170,7 +177,13 @@ impl Family for Normalize {
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
-        let y = Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns);
+        let (y, waiting) = match self.keeps_exponentials() {
+            true => {
+                let (y, quads) = Outputs::readable(k, dtype);
+                (y, Some(quads))
+            }
+            false => (Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns), None),
+        };
         let elements = self.keeps_elements.then(|| Store::new(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
@@ -197,14 +210,24 @@ impl Family for Normalize {
         let is_short = matches!(self.held, Held::Registers(..=MOST_EARLY)) && k.target().dialect != Dialect::OpenCl;
         let early: Vec<_> = x.held_places().filter(|_| is_short).map(affine).collect();
 
+        let row_exists = (member.row * across).lt(count);
+        let output_place = move |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
         let y_row = match self.op {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                 let (largest, total) = x.largest();
                 let shifted = x.map(move |x| x - largest);
-                let exp = shifted.map(Value::exp_of_negative);
-                let total = total.unwrap_or_else(|| exp.sum());
+                let mut exp = shifted.map(Value::exp_of_negative);
+                let total = match waiting {
+                    Some(quads) => {
+                        let place = move |j| output_place(j * along) / 4;
+                        let (stored, loaded) = exp.kept(quads, place, row_exists);
+                        exp = loaded;
+                        stored.sum()
+                    }
+                    None => total.unwrap_or_else(|| exp.sum()),
+                };
                 if self.op == NormalizeOp::Softmax {
                     let scale = one / total;
                     exp.map(move |e| e * scale)
@@ -230,8 +253,6 @@ impl Family for Normalize {
             }
         };
 
-        let row_exists = (member.row * across).lt(count);
-        let output_place = |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
         if let Some(elements) = &elements {
             x.each(|Place { index: j, exists, .. }, element| {
                 let exists = exists.map_or(row_exists, |exists| row_exists & exists);
@@ -270,6 +291,7 @@ impl Family for Normalize {
                     (workgroup, Some(32), Load::Along, held),
                     (workgroup, None, Load::Along, Held::Registers(MOST_EARLY + 1)),
                     (Team::Workgroup(8), Some(8), Load::Along, single),
+                    (Team::Workgroup(8), Some(8), Load::Along, Held::Memory(Turn::Quads)),
                 ];
                 // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
@@ -418,15 +440,37 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
+    /// Returns a row in memory that stores each number as it is computed, and the row of what has been stored.
+    fn kept(
+        &self,
+        quads: Quads<'k>,
+        place: impl Fn(Value<'k>) -> Value<'k> + Copy + 'k,
+        exists: Value<'k>,
+    ) -> (Self, Self) {
+        let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("registers hold what they have") };
+        let (k, load) = (self.member.k, load.clone());
+        let storing = move |j| {
+            let numbers = load(j);
+            k.when(exists, || quads.store(k, place(j), numbers));
+            numbers
+        };
+        let row = |load: Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>| Row {
+            numbers: Numbers::Memory(load, *turn),
+            ..self.clone()
+        };
+        (row(Rc::new(storing)), row(Rc::new(move |j| quads.load(k, place(j)))))
+    }
+
     /// Returns the largest number. If one is NaN, the result may be any number, as the sum of the exponentials is NaN
     /// then. If one pass computes both, also returns this sum, for the numbers less the largest.
     fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
-            // On software devices an exponential costs more than another pass.
-            Numbers::Memory(load, turn @ Turn::Single) => {
+            // These are the turns of software devices, on which an exponential costs more than another pass.
+            Numbers::Memory(load, turn @ (Turn::Single | Turn::Quads)) => {
                 let most = self.member.k.var(self.together(vec![load(self.member.k.u32(0))], Value::larger));
                 self.member.each_turn(*turn, self.length, |places| {
-                    most.set(most.get().larger(self.together(vec![load(places[0])], Value::larger)));
+                    let loads = places.iter().map(|&j| load(j)).collect();
+                    most.set(most.get().larger(self.together(loads, Value::larger)));
                 });
                 most.get()
             }

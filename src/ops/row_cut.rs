@@ -29,6 +29,9 @@ const MEMORY: u32 = 8192;
 /// On a software device, the fewest loads of four elements per lane for which a row is worth a subgroup.
 const FOURS_PER_LANE: usize = 2;
 
+/// The fewest fours for each lane of a software device to load several at a time: two turns.
+const LONG_TURNS: usize = 8;
+
 /// How the rows of a tensor lie in memory.
 pub(super) struct RowView {
     pub axes: RowAxes,
@@ -78,7 +81,9 @@ impl RowView {
             && self.has_quads(x)
         {
             // Lanes of a subgroup read neighbours, and need no workgroup memory to combine their results.
-            return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(Turn::Single) };
+            // Several loads at a time take less of a long row's time than one after the other.
+            let turn = if self.length >= LONG_TURNS * 4 * lanes as usize { Turn::Quads } else { Turn::Single };
+            return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(turn) };
         }
         if !self.are_long(device) {
             let team = choose_team(device, self.rows, self.length);
