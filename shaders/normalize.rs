@@ -140,8 +140,8 @@ parameters! {
 }
 
 impl Normalize {
-    /// Whether the exponentials of a softmax wait in the place of the results while they are added up. A software device
-    /// computes them in more time than it stores and loads them. The results are `f32`, so nothing is rounded.
+    /// Whether the exponentials of a softmax wait in the place of the results while they are added up. A software
+    /// device computes them in more time than it stores and loads them. The results are `f32`, so nothing is rounded.
     fn keeps_exponentials(&self) -> bool {
         let is_plain = self.op == NormalizeOp::Softmax && self.epilogue.is_none() && self.dtype() == DType::F32;
         is_plain && self.load == Load::Along && self.held == Held::Memory(Turn::Quads)

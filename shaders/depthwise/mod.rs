@@ -48,8 +48,8 @@ pub(crate) struct Depthwise {
     pub tile: [u32; 2],
     /// How many tiles of a workgroup lie below one another. They share rows of inputs through the first cache.
     pub stacked: u32,
-    /// Whether maxima of `f16` are found two at a time, by the device's arithmetic of halves. The device keeps subnormal
-    /// halves, and a load has several elements.
+    /// Whether maxima of `f16` are found two at a time, by the device's arithmetic of halves. The device keeps
+    /// subnormal halves, and a load has several elements.
     pub by_halves: bool,
     /// What all tiles have in common along rows and columns.
     pub known: [Known; 2],
