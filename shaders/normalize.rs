@@ -211,64 +211,76 @@ impl Family for Normalize {
         let early: Vec<_> = x.held_places().filter(|_| is_short).map(affine).collect();
 
         let row_exists = (member.row * across).lt(count);
-        let output_place = move |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
+        // Fours along a row have no neighbouring rows between them.
+        let by_fours = self.load == Load::Along;
+        let output_place = move |j: Value<'k>| match by_fours {
+            true => row * length + j,
+            false => (row / inner * length + j) * inner + row % inner,
+        };
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
-        let y_row = match self.op {
-            NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
-                let (largest, total) = x.largest();
-                let shifted = x.map(move |x| x - largest);
-                let mut exp = shifted.map(Value::exp_of_negative);
-                let total = match waiting {
-                    Some(quads) => {
-                        let place = move |j| output_place(j * along) / 4;
-                        let (stored, loaded) = exp.kept(quads, place, row_exists);
-                        exp = loaded;
-                        stored.sum()
+        // Without a guard, the row exists for sure.
+        let compute = |guard: Option<Value<'k>>| {
+            let y_row = match self.op {
+                NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
+                    let (largest, total) = x.largest();
+                    let shifted = x.map(move |x| x - largest);
+                    let mut exp = shifted.map(Value::exp_of_negative);
+                    let total = match waiting {
+                        Some(quads) => {
+                            let place = move |j| output_place(j * along) / 4;
+                            let (stored, loaded) = exp.kept(quads, place, guard);
+                            exp = loaded;
+                            stored.sum()
+                        }
+                        None => total.unwrap_or_else(|| exp.sum()),
+                    };
+                    if self.op == NormalizeOp::Softmax {
+                        let scale = one / total;
+                        exp.map(move |e| e * scale)
+                    } else {
+                        let log = total.log();
+                        shifted.map(move |x| x - log)
                     }
-                    None => total.unwrap_or_else(|| exp.sum()),
-                };
-                if self.op == NormalizeOp::Softmax {
-                    let scale = one / total;
-                    exp.map(move |e| e * scale)
-                } else {
-                    let log = total.log();
-                    shifted.map(move |x| x - log)
                 }
-            }
-            NormalizeOp::LayerNorm => {
-                let mean = x.sum() / terms;
-                let deviation = x.map(move |x| x - mean);
-                let variance = deviation.map(|d| d * d).sum() / terms;
-                let scale = one / (variance + eps).sqrt();
-                deviation.map(move |d| d * scale)
-            }
-            NormalizeOp::RmsNorm => {
-                let scale = one / (x.map(|x| x * x).sum() / terms + eps).sqrt();
-                x.map(move |x| x * scale)
-            }
-            NormalizeOp::L2 => {
-                let norm = x.map(|x| x * x).sum().sqrt().max(eps);
-                x.map(move |x| x / norm)
-            }
-        };
+                NormalizeOp::LayerNorm => {
+                    let mean = x.sum() / terms;
+                    let deviation = x.map(move |x| x - mean);
+                    let variance = deviation.map(|d| d * d).sum() / terms;
+                    let scale = one / (variance + eps).sqrt();
+                    deviation.map(move |d| d * scale)
+                }
+                NormalizeOp::RmsNorm => {
+                    let scale = one / (x.map(|x| x * x).sum() / terms + eps).sqrt();
+                    x.map(move |x| x * scale)
+                }
+                NormalizeOp::L2 => {
+                    let norm = x.map(|x| x * x).sum().sqrt().max(eps);
+                    x.map(move |x| x / norm)
+                }
+            };
 
-        if let Some(elements) = &elements {
-            x.each(|Place { index: j, exists, .. }, element| {
-                let exists = exists.map_or(row_exists, |exists| row_exists & exists);
-                k.when(exists, || elements.store(k, output_place(j * along), element));
+            if let Some(elements) = &elements {
+                x.each(|Place { index: j, exists, .. }, element| {
+                    when_all(k, [guard, exists], || elements.store(k, output_place(j * along), element));
+                });
+            }
+            y_row.each(|Place { number, index: j, exists }, normal| {
+                // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers
+                // them too.
+                when_all(k, [guard, exists], || {
+                    let [weight, bias] = early.get(number).copied().unwrap_or_else(|| affine(j));
+                    let scaled = weight.map_or(normal, |weight| normal * weight);
+                    let shifted = bias.map_or(scaled, |bias| scaled + bias);
+                    y.store(k, output_place(j * along), shifted);
+                });
             });
+        };
+        // A team of one subgroup has no barriers, so surplus ones may leave all of this out.
+        match self.subgroup == Some(self.team.size()) {
+            true => drop(k.when(row_exists, || compute(None))),
+            false => compute(Some(row_exists)),
         }
-        y_row.each(|Place { number, index: j, exists }, normal| {
-            // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers them
-            // too.
-            k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
-                let [weight, bias] = early.get(number).copied().unwrap_or_else(|| affine(j));
-                let scaled = weight.map_or(normal, |weight| normal * weight);
-                let shifted = bias.map_or(scaled, |bias| scaled + bias);
-                y.store(k, output_place(j * along), shifted);
-            });
-        });
     }
 
     fn samples() -> Vec<Self> {
@@ -345,6 +357,14 @@ impl Normalize {
         let epilogue = Epilogue { expr, inputs: SmallVec::new(), rank: 0, scalars: SmallVec::new(), kept };
         let (prologue, epilogue) = (Some(prologue.into()), Some(epilogue.into()));
         Normalize { prologue, epilogue, keeps_elements: true, ..self.clone() }
+    }
+}
+
+/// Runs `body` if all conditions hold that there are.
+fn when_all<'k>(k: &'k KernelBuilder, conditions: [Option<Value<'k>>; 2], body: impl FnOnce()) {
+    match conditions.into_iter().flatten().reduce(|a, b| a & b) {
+        Some(condition) => drop(k.when(condition, body)),
+        None => body(),
     }
 }
 
@@ -445,13 +465,13 @@ impl<'k> Row<'k> {
         &self,
         quads: Quads<'k>,
         place: impl Fn(Value<'k>) -> Value<'k> + Copy + 'k,
-        exists: Value<'k>,
+        guard: Option<Value<'k>>,
     ) -> (Self, Self) {
         let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("registers hold what they have") };
         let (k, load) = (self.member.k, load.clone());
         let storing = move |j| {
             let numbers = load(j);
-            k.when(exists, || quads.store(k, place(j), numbers));
+            when_all(k, [guard, None], || quads.store(k, place(j), numbers));
             numbers
         };
         let row = |load: Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>| Row {

@@ -241,10 +241,10 @@ enum Results<'k> {
 }
 
 impl<'k> Results<'k> {
-    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, quads: u32) -> Self {
+    fn new(k: &'k KernelBuilder, dtype: DType, quads: u32) -> Self {
         match quads {
-            2 => Results::Octets(Octets::output(k, name, dtype)),
-            _ => Results::Quads(Quads::output(k, name, dtype)),
+            2 => Results::Octets(Octets::output(k, "y", dtype)),
+            _ => Results::Quads(Quads::output(k, "y", dtype)),
         }
     }
 
@@ -292,7 +292,7 @@ impl Family for Resize {
             None if nearest => Elements::moved(k, "x", self.dtype),
             None => Elements::input(k, "x", self.dtype),
         };
-        let y = Results::new(k, "y", if nearest { self.dtype.moved() } else { self.dtype }, self.quads());
+        let y = Results::new(k, if nearest { self.dtype.moved() } else { self.dtype }, self.quads());
 
         let taps_at = |resized: &[Value<'k>]| -> Vec<Vec<Tap<'k>>> {
             let axes = lines.iter().zip(resized).enumerate();

@@ -129,7 +129,8 @@ impl Slide<'_> {
         [of_axis(0, rows, kernel.stacked), of_axis(1, columns, 1)]
     }
 
-    /// Returns the kernel for an image, whose quads lie along this axis and are loaded so many elements at a time.
+    /// Returns the kernel for images. Its outputs are computed by fours along this axis, and a load brings `load`
+    /// inputs.
     fn kernel(&self, op: DepthwiseOp, x: &Tensor, (quads, load): (QuadAxis, usize), output: DType) -> Depthwise {
         let both = |size: fn(&Window) -> usize| [0, 1].map(|axis| size(&self.windows[axis]) as u32);
         let may_have_halves = op == DepthwiseOp::Max && x.dtype() == DType::F16 && load > 1;
@@ -189,8 +190,8 @@ fn tiled(device: &Device, kernel: Depthwise, lengths: [usize; 4]) -> Depthwise {
     let with = |tile, stacked| Depthwise { tile, stacked, ..kernel.clone() };
     let taps = kernel.kernel.iter().product::<u32>();
     let needed = tuning::compute_units(device.info().compute_units) * BUSY / WORKGROUP as usize;
-    // A maximum of windows that step has small tiles anyway.
-    let is_small = kernel.op == DepthwiseOp::Max && kernel.stride.iter().all(|&stride| stride > 1);
+    // Tiles of such maxima are small anyway.
+    let is_small = kernel.op == DepthwiseOp::Max && steps(&kernel);
     let suits = |tile: &&[u32; 2]| {
         let tiled = with(**tile, 1);
         let is_short = !is_gpu || tiled.outputs().iter().product::<u32>() * taps <= MOST_PRODUCTS;
@@ -207,15 +208,20 @@ fn tiled(device: &Device, kernel: Depthwise, lengths: [usize; 4]) -> Depthwise {
     }
 }
 
+/// Whether windows step over elements in both directions, so that they share few of them.
+fn steps(kernel: &Depthwise) -> bool {
+    kernel.stride.iter().all(|&stride| stride > 1)
+}
+
 /// Returns tiles, the best one first, and how many of them make a stack. `docs/experiments.md` has their times.
 fn tiles(kernel: &Depthwise, is_gpu: bool) -> (&'static [[u32; 2]], u32) {
     let by_channels = kernel.quads == QuadAxis::Channels;
     let is_narrow = kernel.dtype.size_in_bytes() < 4;
-    let steps = kernel.stride.iter().all(|&stride| stride > 1);
+    let steps = steps(kernel);
     // The factors of many taps take registers, too.
     let few_taps = kernel.kernel.iter().product::<u32>() <= 9;
     match kernel.op {
-        // Windows that step over elements share few of them, and a maximum takes no time.
+        // A maximum takes no time beside loads.
         DepthwiseOp::Max if steps && is_narrow => (&[[2, 1]], 1),
         DepthwiseOp::Max if steps => (&[[1, 1]], if by_channels && is_gpu { 2 } else { 1 }),
         // More columns share the factors of a tap. Each row needs other ones.
@@ -256,7 +262,8 @@ mod tests {
         for ordinary in [1, 40, usize::MAX] {
             let mut element = |_| match random.usize(..ordinary.saturating_add(1)) {
                 0 => special[random.usize(..special.len())],
-                _ => f16::from_bits(random.u16(..0x0100) | u16::from(random.bool()) << 15),
+                // Of all sizes, also subnormal.
+                _ => f16::from_bits(random.u16(..0x7c00) >> random.u32(..9) | u16::from(random.bool()) << 15),
             };
             let elements: Vec<f16> = (0..shape.iter().product()).map(&mut element).collect();
             let first = Tensor::from_slice(&elements, shape, &device).unwrap();

@@ -350,12 +350,22 @@ pub fn add(suite: &mut Suite) {
             }
             let resizing = Resizing { mode, ..Resizing::LINEAR };
             suite.add(op(resizing), format!("{dtype}::{name}_doubled"), move |device| {
-                for layout in [Layout::Contiguous, Layout::Sliced, Layout::Flipped, Layout::Unaligned] {
-                    let input = shaped("resize", &[3, 6, 12], layout, dtype, domain(resizing), device)?;
+                let shape = [3, 6, 12];
+                let of_layout = |layout| shaped("resize", &shape, layout, dtype, domain(resizing), device);
+                let mut inputs = [Layout::Contiguous, Layout::Offset, Layout::Sliced, Layout::Flipped]
+                    .into_iter()
+                    .map(of_layout)
+                    .collect::<Outcome<Vec<_>>>()?;
+                // Rows that begin anywhere.
+                let Sample { tensor, values } =
+                    shaped("resize", &[3, 6, 14], Layout::Contiguous, dtype, domain(resizing), device)?;
+                let values = values.slice_axis(Axis(2), Slice::from(1..13)).to_owned();
+                inputs.push(Sample { tensor: tensor.narrow(2, 1, 12)?, values });
+                for input in &inputs {
                     for coordinates in [CoordinateMode::HalfPixel, CoordinateMode::Asymmetric] {
                         // By blocks of rows, by rows, by elements, and one axis.
                         for size in [&[12, 24][..], &[11, 24], &[12, 23], &[24]] {
-                            check_resize(&input, size, Resizing { coordinates, ..resizing })?;
+                            check_resize(input, size, Resizing { coordinates, ..resizing })?;
                         }
                     }
                 }
