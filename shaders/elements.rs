@@ -185,7 +185,8 @@ impl<'k> Elements<'k> {
     }
 }
 
-/// A buffer of factors, of at most 32 bits each, that is read in runs of one, two or four words, or written in pairs.
+/// A buffer of factors, of at most 32 bits each, that is read in runs of one, two or four words, or written in runs or
+/// pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<'k> {
     array: Array<'k>,
@@ -196,6 +197,11 @@ pub(super) struct Runs<'k> {
 impl<'k> Runs<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, words: u32) -> Self {
         Runs::declare(k, name, dtype, words, Access::Read)
+    }
+
+    /// The same for a buffer that is written too.
+    pub fn input_and_output(k: &'k KernelBuilder, name: &str, dtype: DType, words: u32) -> Self {
+        Runs::declare(k, name, dtype, words, Access::ReadWrite)
     }
 
     /// Declares a buffer of elements of two or four bytes that is written two elements at a time.
@@ -210,11 +216,8 @@ impl<'k> Runs<'k> {
 
     /// Stores the two elements of a pair, narrowed to the dtype of the buffer.
     pub fn store_pair(self, k: &'k KernelBuilder, pair: Value<'k>, value: Value<'k>) {
-        let packed = match self.dtype {
-            DType::F16 => k.pack_f16(value.lane(0), value.lane(1)),
-            DType::BF16 => k.pack_bf16(value.lane(0), value.lane(1)),
-            _ => value,
-        };
+        let is_packed = self.dtype.size_in_bytes() == 2;
+        let packed = if is_packed { self.pack_pair(k, value.lane(0), value.lane(1)) } else { value };
         self.array.store(pair, packed);
     }
 
@@ -241,6 +244,22 @@ impl<'k> Runs<'k> {
     /// Loads a run as it is, to be unpacked later.
     pub fn load_packed(self, run: Value<'k>) -> Value<'k> {
         self.array.load(run)
+    }
+
+    /// Stores a run as it is.
+    pub fn store_packed(self, run: Value<'k>, words: Value<'k>) {
+        self.array.store(run, words);
+    }
+
+    /// Returns a run of elements of two bytes as it is stored, from numbers.
+    pub fn pack(self, numbers: &[Value<'k>]) -> Value<'k> {
+        let k = numbers[0].kernel();
+        let words = numbers.chunks(2).map(|pair| self.pack_pair(k, pair[0], pair[1]));
+        k.vector(&words.collect::<Vec<_>>())
+    }
+
+    fn pack_pair(self, k: &'k KernelBuilder, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        if self.dtype == DType::BF16 { k.pack_bf16(a, b) } else { k.pack_f16(a, b) }
     }
 
     /// Returns the elements of a run that has been loaded.

@@ -44,6 +44,39 @@ impl Pairs {
         let sin = second.select(sin, -sin);
         turned.select(this.fma(cos, other * sin), this)
     }
+
+    /// Returns a run of `length` features, from `run * length` on. The pairs are whole runs. `load_x` loads a run,
+    /// `load_turns` the cosines and the sines for so many pairs from one on.
+    pub fn rotated_run<'k>(
+        self,
+        length: u32,
+        run: Value<'k>,
+        pairs: Value<'k>,
+        load_x: impl Fn(Value<'k>) -> Vec<Value<'k>>,
+        load_turns: impl Fn(Value<'k>, u32) -> [Vec<Value<'k>>; 2],
+    ) -> Vec<Value<'k>> {
+        let runs = pairs / length;
+        let turned = run.lt(runs * 2);
+        let this = load_x(run);
+        // The other features of the pairs, their cosines, and the sines with their signs.
+        let (other, cos, sin) = match self {
+            Pairs::Halves => {
+                let second = run.ge(runs);
+                let first = second.select(run - runs, run);
+                let other = load_x(turned.select(second.select(first, run + runs), run));
+                let [cos, sin] = load_turns(first.min(runs - 1) * length, length);
+                (other, cos, sin.into_iter().map(|sin| second.select(sin, -sin)).collect::<Vec<_>>())
+            }
+            Pairs::Neighbours => {
+                let [cos, sin] = load_turns(turned.select(run, 0) * (length / 2), length / 2);
+                let other = (0..this.len()).map(|n| this[n ^ 1]).collect();
+                let signed = sin.into_iter().flat_map(|sin| [-sin, sin]).collect();
+                (other, cos.into_iter().flat_map(|cos| [cos; 2]).collect(), signed)
+            }
+        };
+        let rotated = |(n, &this): (usize, &Value<'k>)| turned.select(this.fma(cos[n], other[n] * sin[n]), this);
+        this.iter().enumerate().map(rotated).collect()
+    }
 }
 
 /// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. Features after the last pair do not change.

@@ -15,10 +15,13 @@ use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
 use super::{Family, Units, volume};
 use crate::base::dtype::DType;
+use crate::kernels::rotary::Pairs;
 use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
+use few_rows::newest::NewestBuffers;
 use std::f64::consts::LOG2_E;
 
 pub(crate) use few_rows::FewRows;
+pub(crate) use few_rows::newest::{self, Append};
 pub(crate) use matrix_units::AttentionUnits;
 
 /// How the work is divided.
@@ -62,6 +65,8 @@ pub(crate) struct Attention {
     pub paged: bool,
     /// Whether rows of pages are packed: see [`packed_row`](super::pages::packed_row).
     pub packed: bool,
+    /// Set if the kernel also appends the keys and values at which queries stand, one for each sequence.
+    pub append: Option<Append>,
     /// The expressions of the queries, the keys, the values and the mask.
     pub prologues: [Option<Box<Prologue>>; 4],
     pub tile: AttentionTile,
@@ -93,6 +98,7 @@ parameters! {
     /// The keys per part.
     span: Option<Size> = config.has_span().then_some(Size),
     pages: Option<PageTable> = config.paged.then_some(PageTable),
+    append: Option<Append> = config.append,
     /// The lengths of the batch axes.
     lengths: Lengths = Lengths(config.batch_rank),
     /// Along the batch axes, the group and the matrix.
@@ -255,7 +261,8 @@ struct AttentionBlock<'k, S = Source<'k>> {
     span: Option<Value<'k>>,
     /// The most keys of a part of any sequence, if keys lie in pages.
     most: Option<Value<'k>>,
-    /// The start and end of the keys that the block's rows see in this part.
+    append: Option<newest::Declared<'k>>,
+    /// The start and end of the keys that the block's rows see in this part. Without a key that the kernel appends.
     keys: [Value<'k>; 2],
 }
 
@@ -327,7 +334,7 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, epilogue, ref pages, .. } = parameters;
+        let Declared { scale, softcap, span, epilogue, ref pages, append, .. } = parameters.clone();
         let grid = &parameters.lengths;
         // Divisions by 1 take no time.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
@@ -404,9 +411,11 @@ impl<'k, S> AttentionBlock<'k, S> {
             parts,
             span,
             most,
+            append,
             keys,
         };
-        problem.keys = problem.keys_of_block(block_rows);
+        let [start, end] = problem.keys_of_block(block_rows);
+        problem.keys = [start, if config.append.is_some() { end.min(seq_kv - 1) } else { end }];
         problem
     }
 
@@ -601,12 +610,19 @@ impl Family for Attention {
             false if self.paged => ", pages",
             false => "",
         };
+        let append = match self.append {
+            Some(Append { rotation: Some(pairs) }) => format!(", rotates and appends {pairs:?}").to_lowercase(),
+            Some(Append { rotation: None }) => ", appends".into(),
+            None => String::new(),
+        };
         let (features, columns) = (self.features, self.columns);
         let operands = ["q", "k", "v", "mask"].into_iter().zip(&self.prologues);
         let computed = operands.filter_map(|(name, x)| Some(format!(", {name} = {}", x.as_ref()?.expr.describe())));
         let computed: String = computed.collect();
         let (dtype, tile) = (self.dtype, self.tile.name());
-        let name = format!("attention({dtype}, {features} x {columns}, {tile}{mask}{softcap}{parts}{paged}{computed})");
+        let name = format!(
+            "attention({dtype}, {features} x {columns}, {tile}{mask}{softcap}{parts}{paged}{append}{computed})"
+        );
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -641,8 +657,12 @@ impl Family for Attention {
                     k.follow_memory_model();
                 }
                 let dtype = |name: &str| if is_packed(name) { DType::I8 } else { self.dtype };
-                let runs = |name: &str, _: Computed<'_, '_>| Runs::input(k, name, dtype(name), 4);
-                few_rows::write(&AttentionBlock::new(k, self, runs), few);
+                let newest = self.append.map(|append| NewestBuffers::new(k, self.dtype, append));
+                let runs = |name: &str, _: Computed<'_, '_>| match &newest {
+                    Some(newest) if name != "q" => newest.cache,
+                    _ => Runs::input(k, name, dtype(name), 4),
+                };
+                few_rows::write(&AttentionBlock::new(k, self, runs), few, newest);
             }
             AttentionTile::MatrixUnits(units) => {
                 k.use_matrices();
@@ -666,6 +686,7 @@ impl Family for Attention {
             softcap: false,
             paged: false,
             packed: false,
+            append: None,
             prologues: Default::default(),
             tile,
             parts: tile == AttentionTile::Workgroup { across: 64 },
@@ -684,7 +705,14 @@ impl Family for Attention {
         samples.extend([0, 2, 3].map(|i| of_pages(&samples[i], true)));
         samples.extend(FewRows::samples().into_iter().flat_map(|(dtype, few, [features, columns])| {
             let plain = Attention { dtype, features, columns, ..sample(AttentionTile::FewRows(few)) };
-            if few.packed { vec![of_pages(&plain, true)] } else { vec![of_pages(&plain, false), plain] }
+            if few.packed {
+                return vec![of_pages(&plain, true)];
+            }
+            let paged = of_pages(&plain, false);
+            let append = Append { rotation: few.joined.then_some(Pairs::Halves) };
+            let appending = Attention { append: Some(append), ..paged.clone() };
+            let can_append = dtype.size_in_bytes() == 2;
+            [paged, plain].into_iter().chain(can_append.then_some(appending)).collect()
         }));
         samples.extend(AttentionUnits::samples().into_iter().flat_map(|(dtype, units, [features, columns])| {
             let tile = AttentionTile::MatrixUnits(units);
@@ -734,7 +762,7 @@ mod tests {
             };
             counts[kind] += 1;
         }
-        assert_eq!(counts, [15, 14]);
+        assert_eq!(counts, [20, 14]);
     }
 
     #[test]

@@ -17,14 +17,13 @@ pub(crate) struct Rotation<'a> {
 }
 
 impl PagedLayer<'_> {
-    /// Writes the keys and values of new tokens, `(tokens, kv_heads, features)`, those of one sequence after the other.
-    /// Returns the queries, `(tokens, heads, features)`. Queries and keys are rotated.
-    pub fn append(
+    /// Checks the queries, keys and values of new tokens, and how they are rotated.
+    pub fn check_new(
         &self,
         [query, key, value]: [&Tensor; 3],
-        rotation: Option<Rotation<'_>>,
+        rotation: Option<&Rotation<'_>>,
         op: &'static str,
-    ) -> Result<Tensor> {
+    ) -> Result<()> {
         let mismatch = |lhs: &Tensor, rhs: &Tensor, hint| {
             Err(Error::ShapeMismatch { op, lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), hint })
         };
@@ -34,7 +33,7 @@ impl PagedLayer<'_> {
                 return Err(Error::DTypeMismatch { op, lhs: self.dtype, rhs: tensor.dtype() });
             }
         }
-        let [_, _, kv_heads, _, stride] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
+        let [_, _, kv_heads, ..] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
         let features = self.features;
         let tokens = self.count * self.each;
         if key.dims() != [tokens, kv_heads, features] {
@@ -51,7 +50,7 @@ impl PagedLayer<'_> {
                         the keys";
             return mismatch(query, key, hint);
         }
-        if let Some(Rotation { cos, .. }) = &rotation {
+        if let Some(Rotation { cos, .. }) = rotation {
             self.cache.check_same_device(cos, op)?;
             if cos.dims()[0] < self.most {
                 let message = format!(
@@ -65,11 +64,22 @@ impl PagedLayer<'_> {
                 return mismatch(cos, key, "the embedding (the first) has at most features / 2 pairs");
             }
         }
+        Ok(())
+    }
+
+    /// Writes the keys and values of new tokens, which have been checked. Returns the queries. Queries and keys are
+    /// rotated, if there are pairs.
+    pub fn append(
+        &self,
+        [query, key, value]: [&Tensor; 3],
+        rotation: Option<Rotation<'_>>,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        let [_, _, kv_heads, _, stride] = self.cache.dims()[..] else { unreachable!("caches have five axes") };
+        let (tokens, heads, features) = (self.count * self.each, query.dims()[1], self.features);
         let output = allocate(query.shape(), query.dtype(), query.device(), op)?;
         let at = |tensor: &Tensor| Strided::from(tensor.layout());
         let [q, k, v] = [query, key, value].map(at);
-        // Without pairs nothing is rotated.
-        let rotation = rotation.filter(|rotation| rotation.cos.dims()[1] > 0);
         let (cos, sin) = rotation.as_ref().map(|rotation| (rotation.cos, rotation.sin)).unzip();
         let config = CacheAppend {
             dtype: query.dtype(),

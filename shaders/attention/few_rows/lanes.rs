@@ -1,10 +1,12 @@
 //! Lanes compute the products. Several lanes share a key, and a subgroup takes several keys at a time.
 
-use super::super::{AttentionBlock, Operand};
+use super::super::{Attention, AttentionBlock, Operand};
 use super::FewRows;
 use super::lines::{Lines, StepPage};
+use super::newest::Newest;
 use super::parts::Parts;
 use super::row::Row;
+use super::steps::Steps;
 use crate::kernels::elements::Runs;
 use crate::kernels::pages::BLOCK;
 use crate::shader::{KernelBuilder, Scalar, Type, Value, Var};
@@ -52,16 +54,16 @@ struct Work<'a, 'k> {
     page: StepPage<'k>,
 }
 
-pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, sharing: u32) {
-    let work = Work::new(p, few, sharing);
+pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, sharing: u32, newest: Option<Newest<'_, 'k>>) {
+    let work = Work::new(p, few, sharing, newest.as_ref());
     let parts = Parts::new(p, few);
-    work.add_keys();
+    work.add_keys(newest.as_ref());
     work.share(&parts);
     parts.finish();
 }
 
 impl<'a, 'k> Work<'a, 'k> {
-    fn new(p: &'a AttentionBlock<'k, Runs<'k>>, few: FewRows, sharing: u32) -> Self {
+    fn new(p: &'a AttentionBlock<'k, Runs<'k>>, few: FewRows, sharing: u32, newest: Option<&Newest<'_, 'k>>) -> Self {
         let (k, config) = (p.kernel, &p.config);
         let (subgroup, lane) = (k.local_index() / few.lanes, k.local_index() % few.lanes);
         let run = lane % sharing;
@@ -80,8 +82,12 @@ impl<'a, 'k> Work<'a, 'k> {
             let row = k.u32(i);
             // A lane has as many features of a query as of a key, in one run or several.
             let several = few.per_run / p.q.source.length();
-            let first = p.row_at(&p.q, row) / p.q.source.length() + run.min(runs - 1) * several;
-            let query = (0..several).flat_map(|i| p.q.source.load(first + i)).collect::<Vec<_>>();
+            let first = p.row_at(&p.q, row) / p.q.source.length();
+            let run = run.min(runs - 1);
+            let query: Vec<_> = match newest {
+                Some(newest) => p.q.source.unpack(newest.rotated(p.q.source, first, run)),
+                None => (0..several).flat_map(|i| p.q.source.load(first + run * several + i)).collect(),
+            };
             let scale = Row::scale(p);
             LaneRow {
                 row: Row::new(p, row),
@@ -131,24 +137,24 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     /// Goes through the keys of this part. While a step is computed, the next one is loaded.
-    fn add_keys(&self) {
-        let (k, p, few, [start, end]) = (self.k, self.p, self.few, self.p.keys);
-        let count = end.max(start) - start;
-        let first = start + self.subgroup * few.own_step();
-        self.page.find(p, first);
-        self.sides.iter().for_each(|side| self.load(side, first));
-        self.page.find(p, first + few.step());
-        k.for_rolled(self.subgroup * few.own_step(), count, few.step(), |met| {
-            let first = start + met;
+    fn add_keys(&self, newest: Option<&Newest<'_, 'k>>) {
+        let (k, p, few) = (self.k, self.p, self.few);
+        let steps = Steps::new(p, few, self.subgroup, newest);
+        steps.load_first(
+            &self.page,
+            |first| self.sides.iter().for_each(|side| self.load(side, first)),
+            |newest| self.load_newest(newest),
+        );
+        steps.visit(|first, end, next| {
             let [keys, values] = &self.sides;
             let scores = self.scores(keys);
-            self.load(keys, first + few.step());
-            // An H100's compiler would otherwise load these keys after all else.
-            k.subgroup_barrier();
-            let weights: Vec<_> =
-                self.rows.iter().zip(scores).map(|(row, scores)| self.weights(row, scores, first)).collect();
-            for (turn, (next, key)) in values.next.iter().zip(self.keys(first)).enumerate() {
-                let is_there = key.lt(p.seq_kv);
+            self.load(keys, next);
+            steps.keep_loads();
+            let own_keys = self.keys(first);
+            let rows = self.rows.iter().zip(scores);
+            let weights: Vec<_> = rows.map(|(row, scores)| self.weights(row, &own_keys, scores, end)).collect();
+            for (turn, (next, key)) in values.next.iter().zip(own_keys).enumerate() {
+                let is_there = key.lt(end);
                 let there = is_there.select(next.get(), values.lines.source.zeros(k));
                 // What a page holds behind the last key may be no number.
                 let scale = values.next_scales.get(turn).map(|scale| is_there.select(scale.get(), k.f32(0.0)));
@@ -161,9 +167,22 @@ impl<'a, 'k> Work<'a, 'k> {
                     }
                 }
             }
-            self.load(values, first + few.step());
-            self.page.find(p, first + 2 * few.step());
+            self.load(values, next);
+            self.page.find(p, next + few.step());
         });
+    }
+
+    /// Loads the newest key and value as the first ones of a step, and appends them to the cache.
+    fn load_newest(&self, newest: &Newest<'_, 'k>) {
+        let Attention { features, columns, .. } = self.p.config;
+        for (number, (side, elements)) in self.sides.iter().zip([features, columns]).enumerate() {
+            let runs = elements / self.few.per_run;
+            let run = (self.lane % self.sharing).min(runs - 1);
+            let packed = newest.load(number, run);
+            self.k.when(self.lane.lt(runs), || newest.store(number, run, packed));
+            // The other keys of the step are behind the last one.
+            side.next[0].set(packed);
+        }
     }
 
     /// Returns the products of each row with the keys of a step. The lanes that share a key all have them.
@@ -190,9 +209,9 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     /// Adds the weights of a step's keys to a row, and returns them. The row's sums are rescaled.
-    fn weights(&self, row: &LaneRow<'k>, scores: Vec<Value<'k>>, first: Value<'k>) -> Vec<Value<'k>> {
-        let scores = self.keys(first).into_iter().zip(scores);
-        let (weights, rescale) = row.row.weights(self.p, scores, |largest| largest);
+    fn weights(&self, row: &LaneRow<'k>, keys: &[Value<'k>], scores: Vec<Value<'k>>, end: Value<'k>) -> Vec<Value<'k>> {
+        let scores = keys.iter().copied().zip(scores);
+        let (weights, rescale) = row.row.weights(self.p, scores, end, |largest| largest);
         row.sums.iter().for_each(|sum| sum.set(sum.get() * rescale));
         weights
     }

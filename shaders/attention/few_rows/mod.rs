@@ -4,8 +4,10 @@
 
 mod lanes;
 mod lines;
+pub(crate) mod newest;
 mod parts;
 mod row;
+mod steps;
 mod units;
 
 use super::AttentionBlock;
@@ -13,6 +15,7 @@ use crate::base::dtype::DType;
 use crate::kernels::elements::Runs;
 use crate::kernels::unit_sums;
 use crate::shader::{Scalar, Type};
+use newest::{Newest, NewestBuffers};
 
 /// How workgroups divide the keys of a few rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -180,9 +183,10 @@ impl FewRows {
 
 const PAIR: Type = Type::vec2(Scalar::F32);
 
-pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows) {
+pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, newest: Option<NewestBuffers<'k>>) {
+    let newest = Newest::new(p, newest);
     match few.products {
-        Products::Lanes { sharing } => lanes::write(p, few, sharing),
-        Products::Units { .. } => units::write(p, few),
+        Products::Lanes { sharing } => lanes::write(p, few, sharing, newest),
+        Products::Units { .. } => units::write(p, few, newest),
     }
 }

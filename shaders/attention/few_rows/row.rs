@@ -33,17 +33,19 @@ impl<'k> Row<'k> {
     }
 
     /// Returns the weights of some keys, given their scaled products, and the factor that rescales the sums so far.
+    /// Keys from `end` on weigh nothing.
     /// `of_all` turns the largest exponent of these keys into the largest of all keys that share the sums.
     pub fn weights(
         &self,
         p: &AttentionBlock<'k, Runs<'k>>,
         scores: impl Iterator<Item = (Value<'k>, Value<'k>)>,
+        end: Value<'k>,
         of_all: impl Fn(Value<'k>) -> Value<'k>,
     ) -> (Vec<Value<'k>>, Value<'k>) {
         let minus_infinity = p.kernel.f32(f32::NEG_INFINITY);
         let exponent = |(key, score): (Value<'k>, Value<'k>)| {
             let score = p.softcap.map_or(score, |cap| score.divide(cap).tanh() * cap * LOG2_E);
-            let seen = key.lt(p.keys[1]) & (key - self.seen[0]).lt(self.seen[1]);
+            let seen = key.lt(end) & (key - self.seen[0]).lt(self.seen[1]);
             let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(p.seq_kv - 1)));
             match mask.map(|mask| p.exponent_of_mask(seen, mask)) {
                 Some((seen, exponent)) => seen.select(score + exponent, minus_infinity),

@@ -8,8 +8,10 @@
 use super::super::AttentionBlock;
 use super::FewRows;
 use super::lines::{Lines, StepPage};
+use super::newest::Newest;
 use super::parts::Parts;
 use super::row::Row;
+use super::steps::Steps;
 use crate::base::dtype::DType;
 use crate::kernels::elements::{Runs, halves};
 use crate::kernels::unit_sums::{APART, Member, SHARING, UNIT};
@@ -68,16 +70,16 @@ struct Work<'a, 'k> {
     sums: Vec<MatrixVar<'k>>,
 }
 
-pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows) {
-    let work = Work::new(p, few);
+pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, newest: Option<Newest<'_, 'k>>) {
+    let work = Work::new(p, few, newest.as_ref());
     let parts = Parts::new(p, few);
-    work.add_keys();
+    work.add_keys(newest.as_ref());
     work.share(&parts);
     parts.finish();
 }
 
 impl<'a, 'k> Work<'a, 'k> {
-    fn new(p: &'a AttentionBlock<'k, Runs<'k>>, few: FewRows) -> Self {
+    fn new(p: &'a AttentionBlock<'k, Runs<'k>>, few: FewRows, newest: Option<&Newest<'_, 'k>>) -> Self {
         let (k, config) = (p.kernel, &p.config);
         let types = MatrixType::of_units(config.dtype, [UNIT; 3]);
         let member = Member::new(k);
@@ -93,7 +95,11 @@ impl<'a, 'k> Work<'a, 'k> {
         let row = member.g.min(few.rows - 1);
         let first = p.row_at(&p.q, row) / RUN;
         let query = keys.groups().map(|group| {
-            let run = p.q.source.load_packed(first + keys.run(group));
+            let run = keys.run(group);
+            let run = match newest {
+                Some(newest) => newest.rotated(p.q.source, first, run),
+                None => p.q.source.load_packed(first + run),
+            };
             or_zero(keys.has_run(group), run)
         });
         Work {
@@ -136,31 +142,45 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     /// Goes through the keys of this part. While a step is computed, the next one is loaded.
-    fn add_keys(&self) {
-        let (k, p, few, [start, end]) = (self.k, self.p, self.few, self.p.keys);
-        let (count, subgroup) = (end.max(start) - start, self.member.subgroup);
-        let first = start + subgroup * few.own_step();
-        self.page.find(p, first);
-        self.load_keys(first);
-        self.load_values(first);
-        self.page.find(p, first + few.step());
-        k.for_rolled(subgroup * few.own_step(), count, few.step(), |met| {
-            let first = start + met;
+    fn add_keys(&self, newest: Option<&Newest<'_, 'k>>) {
+        let (k, p, few) = (self.k, self.p, self.few);
+        let steps = Steps::new(p, few, self.member.subgroup, newest);
+        let load_first = |first| {
+            self.load_keys(first);
+            self.load_values(first);
+        };
+        steps.load_first(&self.page, load_first, |newest| self.load_newest(newest));
+        steps.visit(|first, end, next| {
             let scores = self.scores();
-            self.load_keys(first + few.step());
-            // A compiler would otherwise load these keys after all else.
-            k.subgroup_barrier();
+            self.load_keys(next);
+            steps.keep_loads();
             let (own, apart) = self.own_keys();
             let keys = apart.map(|apart| first + own + apart);
             let lane = k.local_index() % few.lanes;
             let of_row = |largest: Value<'k>| {
                 [1, 2].into_iter().fold(largest, |x, distance| x.larger(x.subgroup_shuffle(lane ^ distance)))
             };
-            let (weights, rescale) = self.row.weights(p, keys.into_iter().zip(scores), of_row);
-            self.add_values(&weights, rescale, &keys);
-            self.load_values(first + few.step());
-            self.page.find(p, first + 2 * few.step());
+            let (weights, rescale) = self.row.weights(p, keys.into_iter().zip(scores), end, of_row);
+            self.add_values(&weights, rescale, keys.map(|key| key.lt(end)));
+            self.load_values(next);
+            self.page.find(p, next + few.step());
         });
+    }
+
+    /// Loads the newest key and value as the first ones of a step, and appends them to the cache.
+    fn load_newest(&self, newest: &Newest<'_, 'k>) {
+        let Member { g, t, .. } = self.member;
+        // The lanes that hold the first key, and its value.
+        for (number, (side, is_first)) in [(&self.keys, g.eq(0)), (&self.values, t.eq(0))].into_iter().enumerate() {
+            for (next, group) in side.next[0].iter().zip(side.groups()) {
+                let run = side.run(group);
+                let packed = newest.load(number, run);
+                let is_stored = side.has_run(group).map_or(is_first, |has| is_first & has);
+                self.k.when(is_stored, || newest.store(number, run, packed));
+                // The other keys of the step are behind the last one.
+                next.set(packed);
+            }
+        }
     }
 
     /// Returns the scaled products of the row and the lane's keys.
@@ -183,16 +203,14 @@ impl<'a, 'k> Work<'a, 'k> {
         [0, 1, 2, 3].map(|key| products.element(key) * scale)
     }
 
-    /// Adds the values times their weights to the sums.
-    fn add_values(&self, weights: &[Value<'k>], rescale: Value<'k>, keys: &[Value<'k>]) {
+    /// Adds the values times their weights to the sums. Those that are not there may be no numbers.
+    fn add_values(&self, weights: &[Value<'k>], rescale: Value<'k>, are_there: [Value<'k>; 4]) {
         let (k, types) = (self.k, self.types);
         let weights: Vec<_> = weights.chunks(2).map(|pair| self.rounded(pair[0], pair[1])).collect();
         let weights = k.matrix_of_words(types[0], &only_row([weights[0], weights[1]]));
         let rescale = k.matrix_of_elements(types[2], &[rescale; 8]);
-        // What lies behind the last key may be no number.
-        let is_there: Vec<_> = keys.iter().map(|key| key.lt(self.p.seq_kv)).collect();
         for (octet, sums) in self.sums.chunks(UNITS).enumerate() {
-            let lines = self.values.next.iter().zip(&is_there);
+            let lines = self.values.next.iter().zip(&are_there);
             let runs: Vec<_> = lines.map(|(line, there)| there.select(line[octet].get(), 0)).collect();
             for (word, sum) in (0..).zip(sums) {
                 let words: Vec<_> = runs.iter().map(|run| run.lane(word)).collect();

@@ -168,8 +168,8 @@ pub struct Sequence {
 /// The keys and values of tokens, for all layers of a language model, and attention over them.
 ///
 /// A cache holds several sequences, of different lengths. A pass of the model first [announces](Self::extend) the new
-/// tokens of each sequence. Then each layer calls [`attend`](Self::attend) with their queries, keys and values: one
-/// kernel rotates them and writes keys and values into the cache, and another one computes the attention.
+/// tokens of each sequence. Then each layer calls [`attend`](Self::attend) with their queries, keys and values: it
+/// rotates them, writes keys and values into the cache, and computes the attention.
 ///
 /// Keys and values lie in pages of 64 tokens, which sequences take as they grow. Nothing is copied when a sequence
 /// grows, and no tensor shows the cache's memory, so nobody can see it change. Lengths and pages are in memory of the
@@ -490,7 +490,8 @@ impl KvCache {
     /// features)`. `rope` rotates queries and keys by the positions of their tokens. A query stands at its own key, so
     /// `config` is usually causal. See [`Tensor::scaled_dot_product_attention`].
     ///
-    /// Both kernels are recorded now, behind all work that was recorded before.
+    /// This is recorded now, behind all work that was recorded before. For one token of each sequence, one kernel may
+    /// do all of it. Otherwise one kernel writes, and another one attends.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a layer that the cache does not have, if no tokens were announced or others than
@@ -528,8 +529,7 @@ impl KvCache {
             let packed = format.is_some();
             let layer = PagedLayer { cache, dtype, features, packed, sequences, places, count, each, most };
             let [q, k, v] = [query, key, value].map(|tensor| tensor.narrow(0, token, count * each));
-            let query = layer.append([&q?, &k?, &v?], rope.map(Rope::rotation), ATTEND)?;
-            layer.attend(&query, config, ATTEND)
+            layer.attend([&q?, &k?, &v?], rope.map(Rope::rotation), config, ATTEND)
         });
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         match &outputs[..] {

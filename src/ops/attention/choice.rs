@@ -13,9 +13,9 @@ use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
 
-/// The most buffers that attention binds, without those of fused expressions: four operands, the result, the parts of
-/// workgroups and their counts. Of pages, there is a table instead of a mask.
-const MOST_BINDINGS: usize = 7;
+/// The most buffers that attention binds, without those of fused expressions and of new tokens: four operands, the
+/// result, the parts of workgroups and their counts. Of pages, there is a table instead of a mask.
+pub(super) const MOST_BINDINGS: usize = 7;
 
 /// Returns the elements of a run of 16 bytes.
 pub(super) fn run_of(dtype: DType) -> usize {
@@ -23,7 +23,7 @@ pub(super) fn run_of(dtype: DType) -> usize {
 }
 
 /// Whether a tensor can be read 16 bytes at a time along its last axis.
-fn is_in_runs(x: &Tensor) -> bool {
+pub(super) fn is_in_runs(x: &Tensor) -> bool {
     let (Layout { shape, strides, offset }, run) = (x.layout(), run_of(x.dtype()));
     let mut others = shape.iter().zip(strides).rev().skip(1);
     strides.last() == Some(&1)
@@ -146,6 +146,7 @@ impl AttentionCall<'_> {
             softcap: self.config.softcap.is_some(),
             paged: false,
             packed: false,
+            append: None,
             prologues: Default::default(),
             tile,
             parts: false,

@@ -462,6 +462,7 @@ impl<'a> AttentionCall<'a> {
             softcap,
             span: config.has_span().then_some(span),
             pages: None,
+            append: None,
             lengths,
             q: next(),
             k: next(),

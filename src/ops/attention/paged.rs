@@ -1,15 +1,17 @@
 //! Attention over the pages of a cache.
 
+use super::choice::{MOST_BINDINGS, is_in_runs};
 use super::{AttentionCall, AttentionConfig};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::{Dims, Shape};
 use crate::engine::pool::Buffer;
-use crate::kernels::attention::{Attention, Parameters};
+use crate::kernels::attention::{Append, Attention, AttentionTile, Parameters, newest};
 use crate::kernels::pages::{self, PAGE};
 use crate::kernels::parameters::Strided;
 use crate::lazy::PendingLaunch;
+use crate::ops::Rotation;
 use crate::tensor::Tensor;
 
 /// The keys and values of a layer in the pages of a cache, for sequences that follow each other in its table.
@@ -48,29 +50,111 @@ impl PagedLayer<'_> {
         Tensor::zeros(shape, self.dtype, page.device())
     }
 
-    /// Returns the attention of queries `(tokens, heads, features)`, those of one sequence after the other. The last
-    /// query of a sequence stands at its last key. The result is `(tokens, heads, features)`.
-    pub fn attend(&self, query: &Tensor, config: &AttentionConfig, op: &'static str) -> Result<Tensor> {
+    /// Writes the keys and values of new tokens, `(tokens, kv_heads, features)`, and returns the attention of their
+    /// queries, `(tokens, heads, features)`. Tokens come sequence by sequence. The last query of a sequence stands at
+    /// its last key. Queries and keys are rotated. The result is `(tokens, heads, features)`.
+    pub fn attend(
+        &self,
+        new: [&Tensor; 3],
+        rotation: Option<Rotation<'_>>,
+        config: &AttentionConfig,
+        op: &'static str,
+    ) -> Result<Tensor> {
         if config.mask.is_some() {
             let message = "attention over a cache takes no mask; give `causal`, a window, or the keys as a tensor";
             return Err(Error::InvalidArgument { op, message: message.into() });
         }
+        self.check_new(new, rotation.as_ref(), op)?;
+        // Without pairs nothing is rotated.
+        let rotation = rotation.filter(|rotation| rotation.cos.dims()[1] > 0);
+        let [query, key, value] = new;
         let (heads, features) = (query.dim(1)?, query.dim(2)?);
-        let query = query.reshape((self.count, self.each, heads, features))?.transpose(1, 2)?;
-        query.realize()?;
-        let [keys, values] = [self.first_page(false)?, self.first_page(true)?];
-        let page = AttentionCall::new(&query, &keys, &values, config)?;
-        let call = AttentionCall { keys: self.most, pages: true, packed: self.packed, ..page };
-        let attended = call.attend_pages(self)?.to_dtype(query.dtype())?;
+        let of_sequences = |query: &Tensor| query.reshape((self.count, self.each, heads, features))?.transpose(1, 2);
+        let pages = [self.first_page(false)?, self.first_page(true)?];
+        let queries = of_sequences(query)?;
+        let call = self.call(&queries, &pages, config)?;
+        let attended = match call.appended(self, [key, value], rotation.as_ref()) {
+            Some(appended) => call.attend_pages(self, Some(appended))?.to_dtype(query.dtype())?,
+            None => {
+                let queries = of_sequences(&self.append(new, rotation, op)?)?;
+                self.call(&queries, &pages, config)?.attend_pages(self, None)?.to_dtype(query.dtype())?
+            }
+        };
         // The next tokens of the sequences overwrite what this reads.
         attended.realize()?;
         attended.reshape((self.count * self.each, heads, features))
     }
+
+    /// Returns the call of queries `(sequences, heads, tokens, features)`.
+    fn call<'a>(
+        &self,
+        queries: &'a Tensor,
+        [keys, values]: &'a [Tensor; 2],
+        config: &'a AttentionConfig,
+    ) -> Result<AttentionCall<'a>> {
+        let page = AttentionCall::new(queries, keys, values, config)?;
+        Ok(AttentionCall { keys: self.most, pages: true, packed: self.packed, ..page })
+    }
+}
+
+/// A new key and value for each sequence, `(sequences, kv_heads, features)`, which attention appends itself.
+struct Appended<'a> {
+    append: Append,
+    rows: [&'a Tensor; 2],
+    rotation: Option<&'a Rotation<'a>>,
+}
+
+impl<'a> Appended<'a> {
+    fn parameters(&self) -> newest::Parameters {
+        let [key, value] = self.rows.map(|rows| {
+            let Layout { strides, offset, .. } = rows.layout();
+            Strided { offset: *offset, strides: strides[..2].into() }
+        });
+        newest::Parameters { key, value, pairs: self.rotation.map(|rotation| rotation.cos.dims()[1]) }
+    }
+
+    fn buffers(&self) -> Result<Vec<&'a Buffer>> {
+        let tables = self.rotation.into_iter().flat_map(|rotation| [rotation.cos, rotation.sin]);
+        self.rows.into_iter().chain(tables).map(Tensor::buffer).collect()
+    }
 }
 
 impl AttentionCall<'_> {
+    /// Returns new keys and values if the kernel that attends to them can append them.
+    fn appended<'s>(
+        &self,
+        layer: &PagedLayer<'_>,
+        rows: [&'s Tensor; 2],
+        rotation: Option<&'s Rotation<'s>>,
+    ) -> Option<Appended<'s>> {
+        let append = Append { rotation: rotation.map(|rotation| rotation.pairs) };
+        let is_plain = |table: &Tensor| {
+            let is_whole = table.is_contiguous() && table.layout().offset == 0;
+            is_whole && table.dtype() == DType::F32 && table.dims()[1].is_multiple_of(newest::RUN as usize)
+        };
+        let tables = rotation.into_iter().flat_map(|rotation| [rotation.cos, rotation.sin]);
+        // The cache is bound once.
+        let bindings = MOST_BINDINGS - 1 + append.bindings();
+        let device = self.query.device();
+        let takes = |tile| {
+            let joining = self.config_of(AttentionTile::joining(tile, true));
+            // The first batch axis has the sequences.
+            device.takes(&Attention { paged: true, append: Some(append), batch_rank: 2, ..joining })
+                && device.info().limits.max_bindings as usize >= bindings
+        };
+        let tile = self.choose_tile();
+        let suits = layer.each == 1
+            && !self.packed
+            && layer.dtype.size_in_bytes() == 2
+            && matches!(tile, AttentionTile::FewRows(_))
+            && rows.into_iter().all(is_in_runs)
+            && tables.into_iter().all(is_plain)
+            && takes(tile);
+        suits.then_some(Appended { append, rows, rotation })
+    }
+
     /// Returns the result, `(sequences, queries, heads, features)`, in the widened dtype.
-    fn attend_pages(&self, layer: &PagedLayer<'_>) -> Result<Tensor> {
+    fn attend_pages(&self, layer: &PagedLayer<'_>, appended: Option<Appended<'_>>) -> Result<Tensor> {
         let tile = self.choose_tile();
         let apart = self.has_heads_apart(tile);
         let group = self.heads / self.kv_heads;
@@ -90,6 +174,7 @@ impl AttentionCall<'_> {
             softcap: self.config.softcap.is_some(),
             paged: true,
             packed: self.packed,
+            append: appended.as_ref().map(|appended| appended.append),
             prologues: Default::default(),
             tile,
             parts: parts > 1 && tile.stores_parts(),
@@ -121,6 +206,7 @@ impl AttentionCall<'_> {
             softcap,
             span: config.has_span().then_some(span),
             pages: Some(layer.places.clone()),
+            append: appended.as_ref().map(Appended::parameters),
             lengths,
             q: Strided { offset: *offset, strides: q.into_iter().collect() },
             k: pages_of(0),
@@ -134,7 +220,11 @@ impl AttentionCall<'_> {
         };
         let device = self.query.device().clone();
         let cache = layer.cache.buffer()?;
-        let inputs = [layer.sequences, self.query.buffer()?, cache, cache].into_iter().cloned().collect();
+        let of_queries = [layer.sequences, self.query.buffer()?];
+        let inputs = match &appended {
+            Some(appended) => appended.buffers()?.into_iter().chain([cache]).chain(of_queries).cloned().collect(),
+            None => of_queries.into_iter().chain([cache, cache]).cloned().collect(),
+        };
         let outer = [layer.count, self.queries, self.heads];
         let inner: &[usize] = if config.parts { &[parts, config.row_length()] } else { &[config.row_length()] };
         let shape: Shape = outer.iter().chain(inner).copied().collect();

@@ -325,6 +325,18 @@ pub fn add(suite: &mut Suite) {
                 format!("{name}_shared_keys"),
                 Story { events, heads, features, softcap: Some(2.0), ..Story::default() },
             );
+            if dtype.size_in_bytes() == 2 && (["ragged", "fork"].contains(&name) || full_tier()) {
+                // Rows of whole runs: on GPUs one kernel appends a token and attends to it.
+                for (rows, heads, features, pairs, window) in [
+                    ("runs", [4, 2], 64, 32, None),
+                    ("partly_rotated_runs", [2, 2], 40, 8, Some(50).filter(|_| name != "rewind")),
+                    ("unrotated_runs", [8, 1], 32, 0, None),
+                ] {
+                    let rotation = (pairs > 0).then_some((pairs, name.len() % 2 == 0));
+                    let story = Story { events, heads, features, rotation, window, ..Story::default() };
+                    add(format!("{name}_{rows}"), story);
+                }
+            }
             if name != "rewind" && (dtype == DType::F16 || full_tier()) {
                 let packed = Story { events, packed: true, features: 64, rotation, ..Story::default() };
                 add(format!("{name}_packed"), packed.clone());
