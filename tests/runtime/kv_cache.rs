@@ -6,6 +6,7 @@ use marquetry::{AttentionConfig, DType, Device, Error, Result, Step, Tensor};
 
 on_each_device! {
     a_step_serves_all_tokens
+    a_step_of_halves_serves_all_tokens
     a_step_refuses_other_tokens
     work_before_a_pass_sees_the_cache_as_it_was
     a_pass_is_few_launches
@@ -49,33 +50,49 @@ fn config() -> KvCacheConfig {
 }
 
 fn captured(cache: &KvCache, tokens: usize, rope: &Rope, device: &Device) -> Result<Step> {
+    captured_of(DType::F32, cache, tokens, rope, device)
+}
+
+fn captured_of(dtype: DType, cache: &KvCache, tokens: usize, rope: &Rope, device: &Device) -> Result<Step> {
     device.capture(|args| {
-        let packed = args.input("packed", (tokens, HEADS + 2 * KV_HEADS, FEATURES), DType::F32)?;
+        let packed = args.input("packed", (tokens, HEADS + 2 * KV_HEADS, FEATURES), dtype)?;
         Ok([("y", model(cache, &packed, rope)?)])
     })
 }
 
-/// Steps give what calls give, in another cache, over more tokens than a page has.
 fn a_step_serves_all_tokens(device: &Device) -> Result<()> {
+    steps_are_calls(DType::F32, device)
+}
+
+/// On GPUs, one kernel appends a token of these to the cache and attends to it.
+fn a_step_of_halves_serves_all_tokens(device: &Device) -> Result<()> {
+    steps_are_calls(DType::F16, device)
+}
+
+/// Steps give what calls give, in another cache, over more tokens than a page has.
+fn steps_are_calls(dtype: DType, device: &Device) -> Result<()> {
     let rope = Rope::new(FEATURES, 100.0, 256, device)?;
-    let [mut cache, mut other] = [KvCache::new(&config(), device)?, KvCache::new(&config(), device)?];
-    let prompt = packed(60, 0, device)?;
+    let cache = || KvCache::new(&config().dtype(dtype), device);
+    let [mut cache, mut other] = [cache()?, cache()?];
+    let packed = |tokens, seed| packed(tokens, seed, device)?.to_dtype(dtype);
+    let numbers = |x: &Tensor| x.to_dtype(DType::F32)?.flatten_all()?.to_vec::<f32>();
+    let prompt = packed(60, 0)?;
     let [sequence, same] = [&mut cache, &mut other].map(KvCache::add);
     for (cache, sequence) in [(&mut cache, sequence), (&mut other, same)] {
         cache.extend(&[(sequence, 60)])?;
         model(cache, &prompt, &rope)?;
     }
     cache.extend(&[(sequence, 1)])?;
-    let (step, launches) = count_launches(device, || captured(&cache, 1, &rope, device))?;
+    let (step, launches) = count_launches(device, || captured_of(dtype, &cache, 1, &rope, device))?;
     assert_eq!(launches, 0, "a capture writes nothing");
     for token in 0..70 {
         if token > 0 {
             cache.extend(&[(sequence, 1)])?;
         }
         other.extend(&[(same, 1)])?;
-        let packed = packed(1, token + 1, device)?;
-        let y = step.run([("packed", (&packed).into())])?.get("y")?.to_vec::<f32>()?;
-        assert_eq!(y, model(&other, &packed, &rope)?.flatten_all()?.to_vec::<f32>()?, "token {token}");
+        let packed = packed(1, token + 1)?;
+        let y = numbers(step.run([("packed", (&packed).into())])?.get("y")?)?;
+        assert_eq!(y, numbers(&model(&other, &packed, &rope)?)?, "token {token}");
     }
     assert_eq!(cache.length(sequence)?, 130);
     // The step may go on after a rewind, and for another sequence.
@@ -84,9 +101,9 @@ fn a_step_serves_all_tokens(device: &Device) -> Result<()> {
     other.rewind(same, 100)?;
     cache.extend(&[(fork, 1)])?;
     other.extend(&[(same, 1)])?;
-    let packed = packed(1, 200, device)?;
-    let y = step.run([("packed", (&packed).into())])?.get("y")?.to_vec::<f32>()?;
-    assert_eq!(y, model(&other, &packed, &rope)?.flatten_all()?.to_vec::<f32>()?);
+    let packed = packed(1, 200)?;
+    let y = numbers(step.run([("packed", (&packed).into())])?.get("y")?)?;
+    assert_eq!(y, numbers(&model(&other, &packed, &rope)?)?);
     Ok(())
 }
 
@@ -149,6 +166,17 @@ fn a_pass_is_few_launches(device: &Device) -> Result<()> {
     assert_eq!(launches, 2 * LAYERS as u64, "a write and an attention for each layer");
     let (_, launches) = count_launches(device, || cache.extend(&[(first, 1), (second, 1)]))?;
     assert_eq!(launches, 1, "the lengths");
+    let mut cache = KvCache::new(&config().dtype(DType::F16), device)?;
+    let (sequence, token) = (cache.add(), packed(1, 2, device)?.to_dtype(DType::F16)?);
+    token.realize()?;
+    cache.extend(&[(sequence, 1)])?;
+    let (_, launches) = count_launches(device, || model(&cache, &token, &rope))?;
+    // `RUN=hopper-cache` sets this.
+    let is_gpu = std::env::var("MARQUETRY_TUNING").is_ok_and(|tuning| tuning == "nvidia-hopper");
+    match device.info().features.memory_model && is_gpu {
+        true => assert_eq!(launches, LAYERS as u64, "one kernel for each layer"),
+        false => assert!([LAYERS, 2 * LAYERS].contains(&(launches as usize)), "{launches}"),
+    }
     Ok(())
 }
 

@@ -31,6 +31,8 @@ struct Story {
     window: Option<usize>,
     softcap: Option<f64>,
     packed: bool,
+    /// Whether pages hold NaN before they are written.
+    spoilt: bool,
     /// The pairs that are rotated, and whether they are neighbours.
     rotation: Option<(usize, bool)>,
     events: &'static [Event],
@@ -39,7 +41,7 @@ struct Story {
 impl Default for Story {
     fn default() -> Self {
         let (window, softcap, rotation) = (None, None, None);
-        Story { heads: [4, 2], features: 20, window, softcap, packed: false, rotation, events: &[] }
+        Story { heads: [4, 2], features: 20, window, softcap, packed: false, spoilt: false, rotation, events: &[] }
     }
 }
 
@@ -68,7 +70,10 @@ impl Story {
         // Fewer pages than three sequences of this length would need.
         let config = KvCacheConfig::new(LAYERS, self.heads[1], self.features).dtype(dtype).length(LENGTH);
         let config = config.packed(self.packed.then_some(BlockFormat::Q8_0));
-        let cache = KvCache::new(&config.sequences(3).tokens(2 * LENGTH).window(self.window), device)?;
+        let mut cache = KvCache::new(&config.sequences(3).tokens(2 * LENGTH).window(self.window), device)?;
+        if self.spoilt {
+            self.spoil(&mut cache, dtype, device)?;
+        }
         let rope = match self.rotation {
             Some((pairs, neighbours)) => {
                 let rope = Rope::new(2 * pairs, 100.0, LENGTH, device)?;
@@ -79,6 +84,26 @@ impl Story {
         let mut told = Told { story: self, cache, rope, known: Vec::new(), dtype, device };
         for (number, event) in self.events.iter().enumerate() {
             told.happens(number, *event)?;
+        }
+        Ok(())
+    }
+
+    /// Fills pages with NaN: those of two sequences that come and go.
+    fn spoil(&self, cache: &mut KvCache, dtype: DType, device: &Device) -> Outcome {
+        const TOKENS: usize = LENGTH / 64 * 64;
+        let sequences = [cache.add(), cache.add()];
+        for sequence in sequences {
+            cache.extend(&[(sequence, TOKENS)])?;
+            let [heads, kv_heads] = self.heads;
+            let [q, k, v] = [heads, kv_heads, kv_heads]
+                .map(|heads| Tensor::full(f32::NAN, (TOKENS, heads, self.features), device)?.to_dtype(dtype));
+            let (q, k, v) = (q?, k?, v?);
+            for layer in 0..LAYERS {
+                cache.attend(layer, [&q, &k, &v], None, &AttentionConfig::default().causal(true))?;
+            }
+        }
+        for sequence in sequences {
+            cache.remove(sequence)?;
         }
         Ok(())
     }
@@ -146,7 +171,15 @@ impl Told<'_> {
             quarter(&mut inputs, &[tokens, heads, features], self.dtype)
         };
         let rows = [operand("q", heads), operand("k", kv_heads), operand("v", kv_heads)];
-        let [q, k, v] = [0, 1, 2].map(|i| upload(&rows[i], self.dtype, self.device));
+        // Every second pass has parts of one tensor, as models do.
+        let [q, k, v] = if number.is_multiple_of(2) {
+            rows.each_ref().map(|rows| upload(rows, self.dtype, self.device))
+        } else {
+            let views = rows.each_ref().map(|rows| rows.view());
+            let packed = upload(&along(1, &views), self.dtype, self.device)?;
+            let parts = [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)];
+            parts.map(|(first, heads)| Ok(packed.narrow(1, first, heads)?))
+        };
         let (q, k, v) = (q?, k?, v?);
         let config = AttentionConfig::default().causal(true).sliding_window(window).softcap(softcap);
         let output = self.cache.attend(layer, [&q, &k, &v], self.rope.as_ref(), &config)?;
@@ -252,7 +285,12 @@ impl Told<'_> {
 
 /// Joins rows of several arrays.
 fn concatenate(rows: &[ndarray::ArrayViewD<'_, f64>]) -> ArrayD<f64> {
-    ndarray::concatenate(Axis(0), rows).expect("rows of one shape")
+    along(0, rows)
+}
+
+/// Joins several arrays along an axis.
+fn along(axis: usize, arrays: &[ndarray::ArrayViewD<'_, f64>]) -> ArrayD<f64> {
+    ndarray::concatenate(Axis(axis), arrays).expect("arrays of fitting shapes")
 }
 
 const STORIES: &[(&str, &[Event])] = &[
@@ -327,13 +365,13 @@ pub fn add(suite: &mut Suite) {
             );
             if dtype.size_in_bytes() == 2 && (["ragged", "fork"].contains(&name) || full_tier()) {
                 // Rows of whole runs: on GPUs one kernel appends a token and attends to it.
-                for (rows, heads, features, pairs, window) in [
-                    ("runs", [4, 2], 64, 32, None),
-                    ("partly_rotated_runs", [2, 2], 40, 8, Some(50).filter(|_| name != "rewind")),
-                    ("unrotated_runs", [8, 1], 32, 0, None),
+                for (rows, heads, features, rotation, window) in [
+                    ("runs", [4, 2], 64, Some((32, false)), None),
+                    ("partly_rotated_runs", [2, 2], 40, Some((8, true)), Some(50).filter(|_| name != "rewind")),
+                    ("unrotated_runs", [8, 1], 32, None, None),
                 ] {
-                    let rotation = (pairs > 0).then_some((pairs, name.len() % 2 == 0));
-                    let story = Story { events, heads, features, rotation, window, ..Story::default() };
+                    let spoilt = true;
+                    let story = Story { events, heads, features, rotation, window, spoilt, ..Story::default() };
                     add(format!("{name}_{rows}"), story);
                 }
             }
