@@ -45,8 +45,8 @@ impl Pairs {
         turned.select(this.fma(cos, other * sin), this)
     }
 
-    /// Returns a run of `length` features, from `run * length` on. The pairs are whole runs. `load_x` loads a run,
-    /// `load_turns` the cosines and the sines for so many pairs from one on.
+    /// Returns a run of `length` features, from `run * length` on. The pairs are whole runs. `load_x` loads a run.
+    /// `load_turns` takes the first of some pairs and their number, and loads their cosines and sines.
     pub fn rotated_run<'k>(
         self,
         length: u32,

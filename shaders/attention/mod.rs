@@ -334,7 +334,7 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, epilogue, ref pages, append, .. } = parameters.clone();
+        let Declared { scale, softcap, span, epilogue, ref pages, ref append, .. } = parameters;
         let grid = &parameters.lengths;
         // Divisions by 1 take no time.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
@@ -411,7 +411,7 @@ impl<'k, S> AttentionBlock<'k, S> {
             parts,
             span,
             most,
-            append,
+            append: append.clone(),
             keys,
         };
         let [start, end] = problem.keys_of_block(block_rows);

@@ -183,6 +183,9 @@ impl FewRows {
 
 const PAIR: Type = Type::vec2(Scalar::F32);
 
+/// The elements of a run of `f16` or `bf16`.
+const RUN: u32 = 8;
+
 pub(super) fn write<'k>(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, newest: Option<NewestBuffers<'k>>) {
     let newest = Newest::new(p, newest);
     match few.products {

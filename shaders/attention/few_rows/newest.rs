@@ -2,6 +2,7 @@
 //! so that a step needs no other kernel for that.
 
 use super::super::AttentionBlock;
+use super::RUN;
 use crate::base::dtype::DType;
 use crate::kernels::elements::Runs;
 use crate::kernels::parameters::{Size, View, parameters};
@@ -24,9 +25,6 @@ parameters! {
     value: View = View(2),
     pairs: Option<Size> = config.rotation.map(|_| Size),
 }
-
-/// The elements of a run.
-pub(crate) const RUN: u32 = 8;
 
 impl Append {
     /// Returns the number of buffers of new keys and values, and of their rotation.
@@ -68,8 +66,8 @@ impl<'a, 'k> Newest<'a, 'k> {
     /// `None` if the kernel does not append.
     pub fn new(p: &'a AttentionBlock<'k, Runs<'k>>, buffers: Option<NewestBuffers<'k>>) -> Option<Self> {
         let (buffers, at) = buffers.zip(p.append.as_ref())?;
-        let coordinates = [p.batch.min(p.batches - 1) / p.kv_heads, p.batch % p.kv_heads];
-        let first = [&at.key, &at.value].map(|strides| strides.at(&coordinates) / RUN);
+        let batch = p.batch.min(p.batches - 1);
+        let first = [&at.key, &at.value].map(|at| at.at(&[batch / p.kv_heads, batch % p.kv_heads]) / RUN);
         Some(Newest { p, buffers, first, pairs: at.pairs, position: p.seq_kv - 1 })
     }
 

@@ -6,19 +6,16 @@
 //! `4 g + t` holds the scores of the row `g` and four keys, which are as many elements of its line of the next factor.
 
 use super::super::AttentionBlock;
-use super::FewRows;
 use super::lines::{Lines, StepPage};
 use super::newest::Newest;
 use super::parts::Parts;
 use super::row::Row;
 use super::steps::Steps;
+use super::{FewRows, RUN};
 use crate::base::dtype::DType;
 use crate::kernels::elements::{Runs, halves};
 use crate::kernels::unit_sums::{APART, Member, SHARING, UNIT};
 use crate::shader::{KernelBuilder, MatrixType, MatrixVar, Value, Var};
-
-/// The elements of a run.
-const RUN: u32 = 8;
 
 /// The columns that eight lanes load at a time, and the units that these are.
 const OCTET: u32 = 8 * RUN;

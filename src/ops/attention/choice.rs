@@ -13,8 +13,8 @@ use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
 
-/// The most buffers that attention binds, without those of fused expressions and of new tokens: four operands, the
-/// result, the parts of workgroups and their counts. Of pages, there is a table instead of a mask.
+/// The most buffers that attention binds: four operands, the result, the parts of workgroups and their counts. Pages
+/// have a table, and no mask. Fused expressions and new tokens bind more.
 pub(super) const MOST_BINDINGS: usize = 7;
 
 /// Returns the elements of a run of 16 bytes.

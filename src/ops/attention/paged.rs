@@ -1,6 +1,6 @@
 //! Attention over the pages of a cache.
 
-use super::choice::{MOST_BINDINGS, is_in_runs};
+use super::choice::{MOST_BINDINGS, is_in_runs, run_of};
 use super::{AttentionCall, AttentionConfig};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -73,11 +73,13 @@ impl PagedLayer<'_> {
         let pages = [self.first_page(false)?, self.first_page(true)?];
         let queries = of_sequences(query)?;
         let call = self.call(&queries, &pages, config)?;
-        let attended = match call.appended(self, [key, value], rotation.as_ref()) {
-            Some(appended) => call.attend_pages(self, Some(appended))?.to_dtype(query.dtype())?,
+        let tile = call.choose_tile();
+        let attended = match call.appended(self, tile, [key, value], rotation.as_ref()) {
+            Some(appended) => call.attend_pages(self, tile, Some(appended))?.to_dtype(query.dtype())?,
             None => {
                 let queries = of_sequences(&self.append(new, rotation, op)?)?;
-                self.call(&queries, &pages, config)?.attend_pages(self, None)?.to_dtype(query.dtype())?
+                let call = self.call(&queries, &pages, config)?;
+                call.attend_pages(self, call.choose_tile(), None)?.to_dtype(query.dtype())?
             }
         };
         // The next tokens of the sequences overwrite what this reads.
@@ -124,38 +126,42 @@ impl AttentionCall<'_> {
     fn appended<'s>(
         &self,
         layer: &PagedLayer<'_>,
+        tile: AttentionTile,
         rows: [&'s Tensor; 2],
         rotation: Option<&'s Rotation<'s>>,
     ) -> Option<Appended<'s>> {
         let append = Append { rotation: rotation.map(|rotation| rotation.pairs) };
         let is_plain = |table: &Tensor| {
             let is_whole = table.is_contiguous() && table.layout().offset == 0;
-            is_whole && table.dtype() == DType::F32 && table.dims()[1].is_multiple_of(newest::RUN as usize)
+            is_whole && table.dtype() == DType::F32 && table.dims()[1].is_multiple_of(run_of(layer.dtype))
         };
         let tables = rotation.into_iter().flat_map(|rotation| [rotation.cos, rotation.sin]);
         // The cache is bound once.
         let bindings = MOST_BINDINGS - 1 + append.bindings();
         let device = self.query.device();
-        let takes = |tile| {
-            let joining = self.config_of(AttentionTile::joining(tile, true));
+        let takes = || {
+            let joining = self.config_of(tile.joining(true));
             // The first batch axis has the sequences.
             device.takes(&Attention { paged: true, append: Some(append), batch_rank: 2, ..joining })
                 && device.info().limits.max_bindings as usize >= bindings
         };
-        let tile = self.choose_tile();
         let suits = layer.each == 1
             && !self.packed
             && layer.dtype.size_in_bytes() == 2
             && matches!(tile, AttentionTile::FewRows(_))
             && rows.into_iter().all(is_in_runs)
             && tables.into_iter().all(is_plain)
-            && takes(tile);
+            && takes();
         suits.then_some(Appended { append, rows, rotation })
     }
 
     /// Returns the result, `(sequences, queries, heads, features)`, in the widened dtype.
-    fn attend_pages(&self, layer: &PagedLayer<'_>, appended: Option<Appended<'_>>) -> Result<Tensor> {
-        let tile = self.choose_tile();
+    fn attend_pages(
+        &self,
+        layer: &PagedLayer<'_>,
+        tile: AttentionTile,
+        appended: Option<Appended<'_>>,
+    ) -> Result<Tensor> {
         let apart = self.has_heads_apart(tile);
         let group = self.heads / self.kv_heads;
         let (kv_heads, rows_of) = if apart { (self.heads, 1) } else { (self.kv_heads, group) };
