@@ -314,6 +314,16 @@ impl<'k> Quads<'k> {
         self.array.store(quad, pack_quad(k, self.dtype, value));
     }
 
+    /// The same, [for other workgroups](Array::store_for_all).
+    pub fn store_for_all(self, k: &'k KernelBuilder, quad: Value<'k>, value: Value<'k>) {
+        self.array.store_for_all(quad, pack_quad(k, self.dtype, value));
+    }
+
+    /// Loads the elements from `4 * quad` on as they are, if another workgroup has stored them for all.
+    pub fn load_packed_of_all(self, quad: Value<'k>) -> Value<'k> {
+        self.array.load_of_all(quad)
+    }
+
     /// Stores the elements from `4 * quad` on. 64-bit elements are vectors of two words.
     pub fn store_lanes(self, k: &'k KernelBuilder, quad: Value<'k>, [a, b, c, d]: [Value<'k>; 4]) {
         if a.ty().lanes == 1 {

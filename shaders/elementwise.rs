@@ -231,10 +231,13 @@ pub(super) struct Evaluation<'a, 'k> {
     pub index: Value<'k>,
 }
 
+/// The name of the buffer of a kernel's results.
+pub(super) const RESULTS: &str = "y";
+
 /// Returns the name, the term and the dtype of each output: of the result, then of the terms that are kept.
 pub(super) fn outputs(expr: &Expr, kept: &[TermId]) -> impl Iterator<Item = (String, TermId, DType)> {
     let kept = kept.iter().enumerate().map(|(i, &id)| (format!("kept{i}"), id));
-    [("y".to_string(), expr.result())].into_iter().chain(kept).map(|(name, id)| (name, id, expr.dtype_of(id)))
+    [(RESULTS.to_string(), expr.result())].into_iter().chain(kept).map(|(name, id)| (name, id, expr.dtype_of(id)))
 }
 
 impl<'k> Evaluation<'_, 'k> {

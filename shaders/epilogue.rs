@@ -3,9 +3,10 @@
 
 use super::Family;
 use super::elements::{Grid, Quads, Raw, narrowed};
-use super::elementwise::{Evaluation, Input, InputLayout, outputs};
+use super::elementwise::{Evaluation, Input, InputLayout, RESULTS, outputs};
 use super::parameters::{Each, Lengths, Number, View, parameters, set_numbers};
 use crate::base::dtype::DType;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use smallvec::SmallVec;
@@ -162,6 +163,13 @@ pub(crate) trait Finishing: Family + Clone {
     /// Returns the kernel with an epilogue.
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self;
 
+    /// Returns the kernel that also stores the RMS norm of each `length` results, with its parameters, if there is one
+    /// and it pays. It binds the norm's weights, the normalised results and a buffer with counters, after its results.
+    /// Its workgroups [share](Self::shared) no block.
+    fn with_norm(&self, _parameters: &Self::Host, _length: usize, _eps: Word) -> Option<(Self, Self::Host)> {
+        None
+    }
+
     /// Adds the epilogue's parameters to the kernel's.
     fn finished(parameters: &Self::Host, epilogue: Parameters) -> Self::Host;
 }
@@ -185,6 +193,8 @@ pub(super) enum Store<'k> {
     /// kernels with few results.
     Narrow(Raw<'k>, DType),
     Quads(Quads<'k>),
+    /// Quads that another workgroup may load.
+    ForAll(Quads<'k>),
 }
 
 impl<'k> Store<'k> {
@@ -203,6 +213,7 @@ impl<'k> Store<'k> {
             Store::Elements(array) => array.store(index, value),
             Store::Narrow(raw, dtype) => raw.replace(index, narrowed(k, *dtype, value)),
             Store::Quads(quads) => quads.store(k, index / 4, value),
+            Store::ForAll(quads) => quads.store_for_all(k, index / 4, value),
         }
     }
 }
@@ -217,19 +228,39 @@ impl<'k> Outputs<'k> {
         epilogue: Option<(&Epilogue, Declared<'k>)>,
         columns: Option<Value<'k>>,
     ) -> Self {
+        Outputs::declare(k, dtype, width, epilogue, columns, |name, dtype| Store::new(k, name, dtype, width))
+    }
+
+    /// Declares the same buffers, of results that are stored four at a time. The last workgroup may
+    /// [load](Self::load_packed_of_all) those of all workgroups.
+    pub fn for_all(k: &'k KernelBuilder, dtype: DType, epilogue: Option<(&Epilogue, Declared<'k>)>) -> Self {
+        Outputs::declare(k, dtype, 4, epilogue, None, |name, dtype| match name {
+            RESULTS => Store::ForAll(Quads::in_place(k, name, dtype)),
+            kept => Store::new(k, kept, dtype, 4),
+        })
+    }
+
+    fn declare(
+        k: &'k KernelBuilder,
+        dtype: DType,
+        width: u32,
+        epilogue: Option<(&Epilogue, Declared<'k>)>,
+        columns: Option<Value<'k>>,
+        mut store: impl FnMut(&str, DType) -> Store<'k>,
+    ) -> Self {
         let Some((config, at)) = epilogue else {
-            let stores = vec![(Store::new(k, "y", dtype, width), TermId::default())];
+            let stores = vec![(store(RESULTS, dtype), TermId::default())];
             return Outputs { stores, tail: None, columns, last: None, width };
         };
         let tail = Tail::new(k, config, at);
         let outputs = outputs(&config.expr, &config.kept);
-        let stores = outputs.map(|(name, id, dtype)| (Store::new(k, &name, dtype, width), id)).collect();
+        let stores = outputs.map(|(name, id, dtype)| (store(&name, dtype), id)).collect();
         Outputs { stores, tail: Some(tail), columns, last: None, width }
     }
 
     /// Declares a buffer of results that have no epilogue, and are stored four at a time. They may be read again.
     pub fn readable(k: &'k KernelBuilder, dtype: DType) -> (Self, Quads<'k>) {
-        let quads = Quads::in_place(k, "y", dtype);
+        let quads = Quads::in_place(k, RESULTS, dtype);
         let stores = vec![(Store::Quads(quads), TermId::default())];
         (Outputs { stores, tail: None, columns: None, last: None, width: 4 }, quads)
     }
@@ -237,6 +268,14 @@ impl<'k> Outputs<'k> {
     /// Lets the last four reach beyond the last of `count` results: what is loaded for them is the last one's.
     pub fn up_to(self, count: Value<'k>) -> Self {
         Outputs { last: Some(count - 1), ..self }
+    }
+
+    /// Loads four results as they are, if another workgroup has stored them [for all](Self::for_all).
+    pub fn load_packed_of_all(&self, quad: Value<'k>) -> Value<'k> {
+        match &self.stores[0].0 {
+            Store::ForAll(quads) => quads.load_packed_of_all(quad),
+            _ => unreachable!("the results were declared for all"),
+        }
     }
 
     /// Stores the value at an index, or four values from there on.

@@ -4,13 +4,15 @@ mod lanes;
 mod units;
 
 use super::blocks::{BlockMatrix, Blocks, fit_halves};
-use super::epilogue::{Epilogue, Finishing, Outputs};
-use super::expr::UnaryOp;
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, EpilogueInput, Finishing, Outputs};
+use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::parameters::{Float, Form, Size, parameters};
 use super::unit_sums::{self, LANES, SHARING, UNIT};
 use super::{Family, Units};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
+use crate::base::word::Word;
 use crate::kernels::epilogue;
 use crate::shader::{IntoValue, KernelBuilder, Value};
 
@@ -90,8 +92,17 @@ pub(crate) struct BlockProduct {
     /// On matrix units, the function of a gate, if the matrix has two rows for each result: all gates, then what they
     /// gate. The result is the function of the first one's product, times the second one's.
     pub gate: Option<UnaryOp>,
+    /// On matrix units, the loads of 16 bytes of a vector's results, if the last workgroup also stores the RMS norm of
+    /// the results. Vectors are not normalised then.
+    pub norm_of_results: Option<u32>,
     pub epilogue: Option<Box<Epilogue>>,
 }
+
+/// The most vectors whose results the last workgroup normalises. If there are more, a kernel with a workgroup for each
+/// is faster.
+const MOST_NORMALIZED: u32 = 2;
+/// The most loads of 16 bytes for each invocation of that workgroup, which holds what it has loaded in registers.
+const MOST_LOADS: u32 = 4;
 
 parameters! {
     config: BlockProduct;
@@ -107,7 +118,7 @@ parameters! {
     /// The distance between two vectors, in loads of 16 bytes.
     stride: Size,
     /// What a norm adds to the mean of squares.
-    eps: Option<Float> = config.normalized.is_some().then_some(Float(DType::F32)),
+    eps: Option<Float> = config.normalized.or(config.norm_of_results).is_some().then_some(Float(DType::F32)),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -131,8 +142,10 @@ impl BlockProduct {
     pub fn memory_on_units(&self) -> Option<u32> {
         let BlockTile::Units { subgroups, .. } = self.tile else { return None };
         // A norm also adds up the subgroups' parts of a sum of squares.
-        let norm = |loads: u32| 16 * loads * self.count + 4 * self.workgroup() * self.count;
-        Some(unit_sums::memory(1, subgroups, self.count) + self.normalized.map_or(0, norm))
+        let parts = 4 * self.workgroup() * self.count;
+        let norm = self.normalized.map_or(0, |loads| 16 * loads * self.count + parts);
+        let norm_of_results = self.norm_of_results.map_or(0, |_| parts + 4);
+        Some(unit_sums::memory(1, subgroups, self.count) + norm + norm_of_results)
     }
 }
 
@@ -147,6 +160,20 @@ impl Finishing for BlockProduct {
 
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
         BlockProduct { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn with_norm(&self, parameters: &Parameters, length: usize, eps: Word) -> Option<(Self, Parameters)> {
+        let loads = length / units::LOAD as usize;
+        let stores_halves = self.epilogue.as_ref().is_some_and(|epilogue| epilogue.expr.dtype() == DType::F16);
+        let pays = loads <= (MOST_LOADS * self.workgroup()) as usize && self.count <= MOST_NORMALIZED;
+        let can = matches!(self.tile, BlockTile::Units { .. })
+            && (self.normalized.is_none() && self.is_all)
+            && (self.stored_quads && stores_halves)
+            && (length == parameters.rows && length.is_multiple_of(units::LOAD as usize));
+        (pays && can).then(|| {
+            let kernel = BlockProduct { norm_of_results: Some(loads as u32), ..self.clone() };
+            (kernel, Parameters { eps: Some(eps), ..parameters.clone() })
+        })
     }
 
     fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
@@ -172,7 +199,9 @@ impl Family for BlockProduct {
         let normalized = self.normalized.map_or(String::new(), |loads| format!("normalized x{loads} "));
         let (vectors, gate) =
             (format!("{normalized}{vectors}"), self.gate.map_or(String::new(), UnaryOp::name_of_gate));
-        let name = format!("block product({count} {vectors} of {dtype} by {format} to {output}, {tile}{fours}{gate})");
+        let norm = if self.norm_of_results.is_some() { ", norm" } else { "" };
+        let name =
+            format!("block product({count} {vectors} of {dtype} by {format} to {output}, {tile}{fours}{gate}{norm})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -220,6 +249,7 @@ impl Family for BlockProduct {
             tile: BlockTile::Lanes { members: 64, subgroup: None, own_rows: false },
             normalized: None,
             gate: None,
+            norm_of_results: None,
             epilogue: None,
         };
         let all = BlockFormat::ALL.map(|format| sample(format, DType::F32, 1, true));
@@ -249,15 +279,30 @@ impl Family for BlockProduct {
             gate: Some(UnaryOp::Gelu),
             ..on_units(4, true, sample(BlockFormat::Q4_0, DType::F16, 1, true))
         };
+        let normalizing = on_units(16, true, sample(BlockFormat::Q4_0, DType::F16, 2, true)).with_epilogue(halves());
+        let normalizing = BlockProduct { is_all: true, norm_of_results: Some(600), ..normalizing };
         all.into_iter()
             .chain(many)
             .chain(others)
             .chain([subgroups, finished])
             .chain(own_rows)
             .chain(units)
-            .chain([few, gated, normalized])
+            .chain([few, gated, normalized, normalizing])
             .collect()
     }
+}
+
+/// Returns an epilogue for samples: `y + residual` of `f16`. `y` is kept.
+fn halves() -> Box<Epilogue> {
+    let mut expr = Expr::default();
+    let (residual, y) = (expr.input(0, DType::F16), expr.input(1, DType::F32));
+    let [residual, rounded] = [(DType::F32, residual), (DType::F16, y)].map(|(dtype, term)| expr.cast(dtype, term));
+    let product = expr.cast(DType::F32, rounded);
+    let sum = expr.binary(BinaryOp::Add, product, residual);
+    expr.cast(DType::F16, sum);
+    let input = EpilogueInput { dtype: DType::F16, layout: InputLayout::Contiguous, by_row: false };
+    let (inputs, kept) = ([input].into_iter().collect(), [rounded].into_iter().collect());
+    Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept }.into()
 }
 
 /// What the workgroup multiplies.
@@ -306,7 +351,10 @@ impl BlockProduct {
         let x = x();
         let blocks = Blocks::new(k, self.format, matrix);
         let epilogue = self.epilogue.as_deref().zip(epilogue);
-        let y = Outputs::new(k, self.output, self.width(), epilogue, None);
+        let y = match self.norm_of_results {
+            Some(_) => Outputs::for_all(k, self.output, epilogue),
+            None => Outputs::new(k, self.output, self.width(), epilogue, None),
+        };
         let tile_rows = self.tile_rows();
         let group = k.group_index();
         // A division takes long compared with the rest.
@@ -346,7 +394,45 @@ impl BlockProduct {
 mod tests {
     use super::*;
     use crate::kernels::KernelConfig;
+    use crate::kernels::blocks::MatrixParameters;
     use crate::shader::Target;
+
+    #[test]
+    fn results_of_a_few_vectors_are_normalized_in_halves() {
+        let tile = BlockTile::Units { subgroups: 4, whole: true };
+        let samples = BlockProduct::samples();
+        let normalizing = samples.iter().find(|sample| sample.norm_of_results.is_some()).unwrap();
+        let plain = BlockProduct { norm_of_results: None, tile, ..normalizing.clone() };
+        let eps = Word::of(0.5, DType::F32, "").unwrap();
+        let with_norm = |kernel: &BlockProduct, rows, length| {
+            let matrix = MatrixParameters { first: 0, row_blocks: 1, together: 1, planes: Default::default() };
+            let parameters = Parameters { vectors: 2, rows, matrix, start: 0, stride: 0, eps: None, epilogue: None };
+            let (kernel, parameters) = kernel.with_norm(&parameters, length, eps)?;
+            assert_eq!(parameters.eps, Some(eps));
+            kernel.norm_of_results
+        };
+        assert_eq!(with_norm(&plain, 4096, 4096), Some(512));
+        // An invocation holds four loads at most.
+        assert_eq!(with_norm(&plain, 4104, 4104), None);
+        // Rows of another length, and no whole loads.
+        assert_eq!(with_norm(&plain, 4096, 2048), None);
+        assert_eq!(with_norm(&plain, 12, 12), None);
+        let others = [
+            BlockProduct { count: 3, ..plain.clone() },
+            BlockProduct { is_all: false, ..plain.clone() },
+            BlockProduct { normalized: Some(64), ..plain.clone() },
+            BlockProduct { stored_quads: false, ..plain.clone() },
+            BlockProduct { epilogue: Some(epilogue::sample()), ..plain.clone() },
+            BlockProduct { epilogue: None, ..plain.clone() },
+            BlockProduct {
+                tile: BlockTile::Lanes { members: 64, subgroup: Some(32), own_rows: false },
+                ..plain.clone()
+            },
+        ];
+        for other in others {
+            assert_eq!(with_norm(&other, 512, 512), None, "{}", other.name());
+        }
+    }
 
     #[test]
     fn kernels_on_units_take_the_memory_that_they_say() {

@@ -6,11 +6,11 @@
 use super::{BlockProduct, Part};
 use crate::kernels::blocks::{Scale, Unit, shares_scale, units};
 use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, Sums, UNIT};
-use crate::kernels::workgroup::{Team, tree};
+use crate::kernels::workgroup::{Team, is_last, tree};
 use crate::shader::{Access, Array, KernelBuilder, MatrixType, Scalar, Type, Value};
 
 /// Elements in 16 bytes of a vector.
-const LOAD: u32 = 8;
+pub(super) const LOAD: u32 = 8;
 
 pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups, whole): (u32, bool)) {
     k.use_matrices();
@@ -24,8 +24,13 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
     let lines = (0..config.count).step_by(APART as usize).map(|line| g + line);
     let (x, vectors): (_, Vec<_>) = match (weights, config.normalized) {
         (Some(weights), Some(loads)) => {
-            let normalized = normalize(k, config, &part, [x, weights], (loads, subgroups * LANES));
-            (normalized, lines.map(|line| line.min(config.count - 1) * loads).collect())
+            let memory = k.workgroup_array(Type::vec4(Scalar::U32), config.count * loads);
+            let load = |vector, place| x.load(part.vector(vector) + place);
+            normalize(k, &part, weights, [config.count, loads, subgroups * LANES], load, |place, words| {
+                memory.store(place, words);
+            });
+            k.barrier();
+            (memory, lines.map(|line| line.min(config.count - 1) * loads).collect())
         }
         _ => (x, lines.map(|line| part.vector(line)).collect()),
     };
@@ -117,27 +122,43 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
             config.store(k, &part, &y, place, four);
         },
     );
+    if let Some(loads) = config.norm_of_results {
+        let weights = vector("norm");
+        let normalized = k.buffer("normalized", Type::vec4(Scalar::U32), Access::Write);
+        let counts = k.buffer("counts", Type::U32, Access::ReadWrite);
+        let workgroups = (part.rows + (config.tile_rows() - 1)) / config.tile_rows();
+        let last = is_last(counts, k.u32(0), workgroups, k.workgroup_array(Type::U32, 1));
+        let load = |vector, place| {
+            let octet = k.u32(vector) * loads + place;
+            k.vector(&[0, 1].map(|quad| y.load_packed_of_all(octet * 2 + quad).lanes()).concat())
+        };
+        k.when(last, || {
+            normalize(k, &part, weights, [config.count, loads, subgroups * LANES], load, |place, words| {
+                normalized.store(place, words);
+            });
+        });
+    }
 }
 
-/// Returns all vectors in workgroup memory, divided by their root mean squares and multiplied by weights. A vector has
-/// `loads` loads of 16 bytes, and the workgroup `members` invocations. A norm's own kernel rounds its results to the
-/// same dtype, and differs only in the order of its sum.
+/// Divides `count` vectors by their root mean squares, and multiplies them by weights. A vector has `loads` loads of 16
+/// bytes, which `load` returns by vector and place, and the workgroup `members` invocations. `store` gets the places in
+/// all results, and what is there. A norm's own kernel rounds its results to the same dtype, and differs only in the
+/// order of its sum.
 fn normalize<'k>(
     k: &'k KernelBuilder,
-    config: &BlockProduct,
     part: &Part<'k>,
-    [x, weights]: [Array<'k>; 2],
-    (loads, members): (u32, u32),
-) -> Array<'k> {
-    let memory = k.workgroup_array(Type::vec4(Scalar::U32), config.count * loads);
+    weights: Array<'k>,
+    [count, loads, members]: [u32; 3],
+    load: impl Fn(u32, Value<'k>) -> Value<'k>,
+    store: impl Fn(Value<'k>, Value<'k>),
+) {
     let team = Team::Workgroup(members).join(k).in_subgroups(Some(LANES));
     let places: Vec<_> = (0..loads.div_ceil(members)).map(|turn| k.local_index() + turn * members).collect();
-    let load_of = |array: Array<'k>, line: Value<'k>| -> Vec<_> {
-        places.iter().map(|&place| array.load(line + place.min(loads - 1))).collect()
-    };
+    let inside = |place: Value<'k>| place.min(loads - 1);
     // All loads are on their way at once.
-    let vectors: Vec<_> = (0..config.count).map(|vector| load_of(x, part.vector(vector))).collect();
-    let weights = load_of(weights, k.u32(0));
+    let load_of = |vector| -> Vec<_> { places.iter().map(|&place| load(vector, inside(place))).collect() };
+    let vectors: Vec<_> = (0..count).map(load_of).collect();
+    let weights = places.iter().map(|&place| weights.load(inside(place))).collect();
     let numbers_of = |loads: Vec<Value<'k>>| -> Vec<_> {
         loads.into_iter().map(|load| [0, 1].map(|four| four_of(k, load, four).convert(Scalar::F32))).collect()
     };
@@ -155,11 +176,9 @@ fn normalize<'k>(
             let words = [0, 1].map(|half| {
                 (fours[half] * scale * weights[half]).convert(Scalar::F16).bitcast(Type::vec2(Scalar::U32)).lanes()
             });
-            k.when(place.lt(loads), || memory.store(place + vector * loads, k.vector(&words.concat())));
+            k.when(place.lt(loads), || store(place + vector * loads, k.vector(&words.concat())));
         }
     }
-    k.barrier();
-    memory
 }
 
 /// Returns a number or a vector, or 0 if it is not there.

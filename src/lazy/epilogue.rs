@@ -13,10 +13,11 @@ use crate::device::Device;
 use crate::engine::plan_cache::PlanKey;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
-use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
+use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Finishing, Parameters};
 use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::{Form, Strided};
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 
 /// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
 pub(crate) trait Producer: Send + Sync {
@@ -56,7 +57,49 @@ pub(crate) struct Epilogue<'a> {
     pub shape: &'a Shape,
     /// The terms that are stored beside the result, because somebody may ask for them later.
     pub kept: &'a [TermId],
+    /// What else the kernel may compute.
+    pub norm: Option<&'a NormOfResult>,
 }
+
+/// The RMS norm along the last axis of a result, which the kernel of a product may compute beside the result.
+pub(crate) struct NormOfResult {
+    /// Of the result's dtype. It begins its buffer.
+    weight: Buffer,
+    /// The length of the rows.
+    length: usize,
+    eps: Word,
+    normalized: OnceCell<Buffer>,
+}
+
+impl NormOfResult {
+    pub fn new(weight: Buffer, length: usize, eps: Word) -> NormOfResult {
+        NormOfResult { weight, length, eps, normalized: OnceCell::new() }
+    }
+
+    /// Returns the normalised rows, if a kernel has computed them.
+    pub fn into_normalized(self) -> Option<Buffer> {
+        self.normalized.into_inner()
+    }
+
+    /// Returns the kernel that also computes the norm, with its parameters, if there is one.
+    pub fn kernel<F: Finishing>(&self, kernel: &F, parameters: &F::Host) -> Option<(F, F::Host)> {
+        kernel.with_norm(parameters, self.length, self.eps)
+    }
+
+    /// Returns the buffers that the kernel binds after its results. It will have computed the norm.
+    pub fn buffers(
+        &self,
+        epilogue: &Epilogue,
+        (device, op): (&Device, &'static str),
+    ) -> Result<[Buffer; NORM_BUFFERS]> {
+        let normalized = allocate(epilogue.shape, epilogue.expr.dtype(), device, op)?;
+        let normalized = self.normalized.get_or_init(|| normalized).clone();
+        Ok([self.weight.clone(), normalized, device.runtime().counters()?])
+    }
+}
+
+/// How many buffers a kernel binds for a norm.
+pub(super) const NORM_BUFFERS: usize = 3;
 
 impl Epilogue<'_> {
     /// Appends what the plan of a kernel with the epilogue depends on.

@@ -1,6 +1,6 @@
 //! [`EpiloguePlan`]: how a graph of pending expressions runs as the epilogue of the product below it.
 
-use super::epilogue::{Epilogue, Produced};
+use super::epilogue::{Epilogue, NormOfResult, Produced};
 use super::fusion::Fused;
 use super::graph::{Graph, Seen};
 use super::placement::Placement;
@@ -76,9 +76,9 @@ impl EpiloguePlan {
         }
     }
 
-    /// Launches the product's kernel with the epilogue, over the elements of `placement`. If that is impossible, the
-    /// product runs alone, and this returns `None`.
-    pub fn run(&self, graph: &Graph<'_>, placement: &Placement) -> Result<Option<Buffer>> {
+    /// Launches the product's kernel with the epilogue, over the elements of `placement`. The kernel may compute a norm
+    /// of them, too. If the epilogue is impossible, the product runs alone, and this returns `None`.
+    pub fn run(&self, graph: &Graph<'_>, placement: &Placement, norm: Option<&NormOfResult>) -> Result<Option<Buffer>> {
         let Some(storage) = graph.storage(self.product.operand) else { return Ok(None) };
         let mut others: SmallVec<[View; 4]> = SmallVec::new();
         for Input { seen, layout, dtype } in &self.others {
@@ -112,6 +112,7 @@ impl EpiloguePlan {
             scalars: &scalars,
             shape: &placement.shape,
             kept: &self.terms,
+            norm,
         };
         match producer.produce(Some(&epilogue))? {
             Produced::Finished { result, kept: mut stored } => {

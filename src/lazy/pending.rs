@@ -1,6 +1,6 @@
 //! [`PendingLaunch`]: a kernel that waits for the expression over its results.
 
-use super::epilogue::{Epilogue, Produced, Producer};
+use super::epilogue::{Epilogue, NORM_BUFFERS, Produced, Producer};
 use super::expression::ExpressionBuilder;
 use super::view::View;
 use super::{allocate, shared_buffers};
@@ -42,13 +42,23 @@ where
             && kernel.computes()
             && let Some((config, at)) = epilogue.plan(kernel.columns(parameters), fours)
         {
-            let kernel = kernel.with_epilogue(config.into());
-            if epilogue.fits(&kernel, inputs.len() + 1 + others.len(), |dtype| kernel.stores(dtype, parameters), device)
+            let (kernel, parameters) = (kernel.with_epilogue(config.into()), F::finished(parameters, at));
+            let fits = |kernel: &F, parameters: &F::Host, others: usize| {
+                epilogue.fits(kernel, inputs.len() + 1 + others, |dtype| kernel.stores(dtype, parameters), device)
+            };
+            let run = |kernel: F, parameters: F::Host, others: &[Buffer]| {
+                epilogue.run(inputs, others, (device, op), |buffers| {
+                    device.runtime().run(Launch { kernel, buffers, parameters, groups: *groups })
+                })
+            };
+            if let Some(norm) = epilogue.norm.filter(|_| others.is_empty())
+                && let Some((kernel, parameters)) = norm.kernel(&kernel, &parameters)
+                && fits(&kernel, &parameters, NORM_BUFFERS)
             {
-                let (parameters, groups) = (F::finished(parameters, at), *groups);
-                return epilogue.run(inputs, &others, (device, op), |buffers| {
-                    device.runtime().run(Launch { kernel, buffers, parameters, groups })
-                });
+                return run(kernel, parameters, &norm.buffers(epilogue, (device, op))?);
+            }
+            if fits(&kernel, &parameters, others.len()) {
+                return run(kernel, parameters, &others);
             }
         }
         let stored = kernel.stored();

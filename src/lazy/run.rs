@@ -1,6 +1,7 @@
 //! How an expression runs: by a kernel of its own, or as the epilogue of a product.
 
 use super::allocate;
+use super::epilogue::NormOfResult;
 use super::expression::{Expression, Placed, Source};
 use super::finishing::EpiloguePlan;
 use super::fusion::Fused;
@@ -18,12 +19,16 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Launches the kernel of an expression, or the kernel of a product among its inputs. Pending results that are needed
-/// later are stored too.
-pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Result<Buffer> {
+/// later are stored too, and perhaps a norm.
+pub(super) fn compute(
+    expression: &Expression,
+    placement: &Arc<Placement>,
+    norm: Option<&NormOfResult>,
+) -> Result<Buffer> {
     let device = &placement.device;
     let _span = device.runtime().plan_span();
     compute_others(expression, device)?;
-    if let Some(result) = run_planned(expression, placement)? {
+    if let Some(result) = run_planned(expression, placement, norm)? {
         return Ok(result);
     }
     loop {
@@ -42,7 +47,7 @@ pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Re
             continue;
         }
         let result = match product {
-            Some(product) => finish_product(&fused, product, &graph)?,
+            Some(product) => finish_product(&fused, product, &graph, norm)?,
             // Another thread has run it.
             None if graph.has_product() => continue,
             None => compute_elements(fused, &graph, device)?,
@@ -78,27 +83,36 @@ pub(super) fn compute_others(expression: &Expression, device: &Device) -> Result
 }
 
 /// Launches a kernel that was planned before. Returns `None` if there is none, or it does not suit the product.
-fn run_planned(expression: &Expression, placement: &Arc<Placement>) -> Result<Option<Buffer>> {
+fn run_planned(
+    expression: &Expression,
+    placement: &Arc<Placement>,
+    norm: Option<&NormOfResult>,
+) -> Result<Option<Buffer>> {
     let runtime = placement.device.runtime();
     // Without expressions: a plan needs none.
     let graph = &mut Graph::empty(false);
     graph.add_root(expression, placement);
     let key = graph.take_key();
     if graph.has_product() {
-        return runtime.with_plan(key, |plan: &EpiloguePlan| plan.run(graph, placement)).unwrap_or(Ok(None));
+        return runtime.with_plan(key, |plan: &EpiloguePlan| plan.run(graph, placement, norm)).unwrap_or(Ok(None));
     }
     runtime.with_plan(key, |plan: &FusedPlan| plan.run(graph, &placement.device)).ok().transpose()
 }
 
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
 /// this returns `None`.
-fn finish_product(fused: &Fused, product: usize, graph: &Graph<'_>) -> Result<Option<Buffer>> {
+fn finish_product(
+    fused: &Fused,
+    product: usize,
+    graph: &Graph<'_>,
+    norm: Option<&NormOfResult>,
+) -> Result<Option<Buffer>> {
     let accumulator = match &*fused.inputs[product].storage.pending.lock() {
         Some(Pending::Product { producer, .. }) => producer.accumulator(),
         _ => return Ok(None),
     };
     let plan = EpiloguePlan::new(fused, product, accumulator, graph);
-    let result = plan.run(graph, &fused.placement)?;
+    let result = plan.run(graph, &fused.placement, norm)?;
     if result.is_some() && graph.products() == 1 {
         fused.placement.device.runtime().keep_plan(graph.key(), plan);
     }
@@ -146,5 +160,5 @@ fn compute_elements(fused: Fused, graph: &Graph<'_>, device: &Device) -> Result<
     let mut with_copy = root.clone();
     let copy = strided.copied()?;
     with_copy.operands[*operand] = Source::Tensor { placed: Some(copy.placement().clone()), storage: copy.storage };
-    compute(&with_copy, placement).map(Some)
+    compute(&with_copy, placement, None).map(Some)
 }

@@ -1,6 +1,6 @@
 //! [`Storage`]: what tensors share, a buffer or a computation that has not run.
 
-use super::epilogue::{Produced, Producer};
+use super::epilogue::{NormOfResult, Produced, Producer};
 use super::expression::{Expression, Placed};
 use super::placement::Placement;
 use super::run::compute;
@@ -98,9 +98,22 @@ impl Storage {
         }
     }
 
+    /// Computes the elements if they are pending as an expression. The kernel of a product may compute a norm of them,
+    /// too.
+    pub(super) fn compute_with_norm(&self, norm: &NormOfResult) -> Result<()> {
+        let mut pending = self.pending.lock();
+        if let Some(Pending::Expression { expression, capture, .. }) = &*pending
+            && *capture == self.placement.device.runtime().capture_id()
+        {
+            let buffer = compute(expression, &self.placement, Some(norm))?;
+            self.store(&mut pending, buffer);
+        }
+        Ok(())
+    }
+
     fn compute(&self, pending: &mut Option<Pending>) -> Result<()> {
         if let Some(Pending::Expression { expression, .. }) = pending {
-            let buffer = compute(expression, &self.placement)?;
+            let buffer = compute(expression, &self.placement, None)?;
             self.store(pending, buffer);
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! [`View`]: the elements of a storage, seen through a layout.
 
+use super::epilogue::NormOfResult;
 use super::fusion::Extent;
 use super::placement::Placement;
 use super::storage::{Pending, Storage};
@@ -8,6 +9,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use std::sync::Arc;
@@ -89,6 +91,20 @@ impl View {
         let buffer = self.buffer()?;
         let is_alone = Arc::strong_count(&self.storage) == 1 && self.device().runtime().may_change(buffer);
         Ok(is_alone && !self.layout().may_overlap())
+    }
+
+    /// Returns the RMS norm of the rows along the last axis, if the elements are an expression over a product whose
+    /// kernel computes both. Whether it does or not, the elements have been computed then. The weight has the same
+    /// dtype.
+    pub fn normalized_by_product(&self, weight: &View, eps: Word) -> Result<Option<Buffer>> {
+        let (Some(&length), true) = (self.shape().last(), weight.layout().is_dense()) else { return Ok(None) };
+        let is_whole = self.layout().is_all(self.storage.placement.elements());
+        if !is_whole || !self.is_expression() || !self.depends_on_product() {
+            return Ok(None);
+        }
+        let norm = NormOfResult::new(weight.buffer()?.clone(), length, eps);
+        self.storage.compute_with_norm(&norm)?;
+        Ok(norm.into_normalized())
     }
 
     /// Whether the elements have been computed.

@@ -18,6 +18,7 @@ use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
 use crate::lazy::{Deferred, Epilogue, ExpressionBuilder, Operand, Placement, Produced, Producer, allocate};
 use crate::tensor::Tensor;
+use crate::tuning::UnitBlock;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -319,15 +320,24 @@ impl Tensor {
         Ok(self.dims()[1])
     }
 
-    /// Returns the normalised tensor. The launch waits until it is needed.
+    /// Returns the normalised tensor. If the kernel of a product below cannot compute it, the launch waits until it is
+    /// needed.
     fn normalize(&self, what: Normalization) -> Result<Tensor> {
         if checked_elements(self.shape(), what.name)? == 0 {
             return Tensor::zeros(self.shape().clone(), self.dtype(), self.device());
         }
         // A wrong number is an error now, not when the result is read.
-        Word::of(what.eps, self.dtype().widened(), what.name)?;
+        let eps = Word::of(what.eps, self.dtype().widened(), what.name)?;
         for vector in [&what.weight, &what.bias].into_iter().flatten() {
             vector.realize()?;
+        }
+        if let (NormalizeOp::RmsNorm, Some(weight)) = (what.op, &what.weight)
+            && what.axes.len() == 1
+            // Products that can add squares up in subgroups.
+            && subgroup_lanes(self.device()) == Some(UnitBlock::LANES)
+            && let Some(normalized) = self.as_ref().normalized_by_product(weight.as_ref(), eps)?
+        {
+            return Ok(Tensor::from_buffer(normalized, self.shape().clone(), self.dtype(), self.device()));
         }
         let (placement, dtype) = (Placement::contiguous(self.shape().clone(), self.device()), self.dtype());
         let normalized = Normalized { x: Deferred::new(self)?, what };

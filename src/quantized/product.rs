@@ -272,6 +272,7 @@ pub(super) fn kernel(
         tile,
         normalized: None,
         gate: None,
+        norm_of_results: None,
         epilogue: None,
     }
 }

@@ -7,6 +7,7 @@ use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::index::index_select;
 use crate::reference::inputs::Domain;
+use crate::reference::normalize::rms_norm;
 use crate::reference::numbers::cast;
 use crate::reference::{ArrayD, Axis, Slice, array, zip};
 use crate::suite::{Outcome, Suite};
@@ -161,6 +162,35 @@ fn check_epilogue(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
     let values = zip(&relu, &residual.values, |a, b| cast(a + b, DType::F64, dtype));
     let y = x.tensor.matmul_quantized(&weights.tensor)?.relu()?.mul(2)?.add(&residual.tensor)?;
     check("add", &y, &Expected::new(values, dtype))
+}
+
+/// Checks the sum of a product and a residual, and the norm of the sum, which the product's kernel may compute. The
+/// product may be held, too.
+fn check_norm_of_sum(format: BlockFormat, sizes: [usize; 3], dtype: DType, device: &Device) -> Outcome {
+    let [count, outputs, columns] = sizes;
+    let Weights { tensor, values } = weights(format, [outputs, columns], device)?;
+    // Products of about 1.
+    let length = (values.iter().map(|w| w * w).sum::<f64>() / outputs as f64).sqrt();
+    let operand = |name: &str, shape: &[usize]| shaped(name, shape, Layout::Contiguous, dtype, Domain::Normal, device);
+    let [x, residual] = [("quantised x", columns), ("quantised residual", outputs)]
+        .map(|(name, columns)| operand(name, &[count, columns]));
+    let (x, residual, weight) = (x?, residual?, operand("quantised norm", &[outputs])?);
+    let x = upload(&x.values.mapv(|x| cast(x / length, DType::F64, dtype)), dtype, device)?;
+    let product = x.matmul_quantized(&tensor)?;
+    let stored = array(product.dims(), download(&product)?.iter().copied().collect());
+    let sums = zip(&stored, &residual.values, |a, b| cast(a + b, DType::F64, dtype));
+    let (normalized, scale) = rms_norm(&sums, &weight.values, 1e-5);
+    for is_held in [false, true] {
+        let product = x.matmul_quantized(&tensor)?;
+        let sum = product.add(&residual.tensor)?;
+        let held = is_held.then_some(product);
+        let norm = sum.rms_norm(&weight.tensor, 1e-5)?;
+        check("rms_norm", &norm, &Expected::new(normalized.clone(), dtype).with_scale(scale.clone()))?;
+        for (tensor, expected) in [(Some(&sum), &sums), (held.as_ref(), &stored)] {
+            tensor.map_or(Ok(()), |tensor| check("add", tensor, &Expected::new(expected.clone(), dtype)))?;
+        }
+    }
+    Ok(())
 }
 
 fn check_linear(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
@@ -368,6 +398,11 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
             let shape = [count, columns(format)];
             let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
             check_epilogue(&x, &weights(format, [rows, columns(format)], device)?, device)
+        });
+    }
+    for (count, outputs) in [(1, 40), (2, 24), (1, 4104), (1, 12), (3, 16)] {
+        suite.add("rms_norm", format!("{dtype}::of_sum_{format}_{count}_{outputs}"), move |device| {
+            check_norm_of_sum(format, [count, outputs, columns(format)], dtype, device)
         });
     }
     for (count, rows) in [(2, 7), (2, 8), (33, 20)] {
