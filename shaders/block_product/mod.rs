@@ -53,7 +53,9 @@ impl BlockTile {
     pub fn on_units(rows: usize, units: usize, subgroups: usize, fit: bool) -> Self {
         let needed = (subgroups / rows.div_ceil(UNIT as usize).max(1)).max(1);
         let power = if fit { 1 << needed.ilog2() } else { needed.next_power_of_two() };
-        let subgroups = power.clamp(4, 16) as u32;
+        // If workgroups take turns, the last turn keeps more of an H200 busy with five.
+        let fewest = if needed < 3 { 5 } else { 4 };
+        let subgroups = power.clamp(fewest, 16) as u32;
         BlockTile::Units { subgroups, whole: units.is_multiple_of(SHARING as usize) }
     }
 

@@ -369,6 +369,11 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
     if !telling {
         return;
     }
+    // So many rows that workgroups take turns.
+    suite.add("matmul_quantized", format!("{format}::{dtype}_1_many_rows"), move |device| {
+        let x = shaped("quantised x", &[1, columns(format)], Layout::Contiguous, dtype, Domain::Normal, device)?;
+        check_product(&x, &weights(format, [17_005, columns(format)], device)?)
+    });
     for layout in [Layout::Transposed, Layout::Sliced, Layout::Unaligned, Layout::Pending] {
         // More than 16 rows and columns fill tiles.
         for (count, rows) in [(2, 12), (33, 20)] {
