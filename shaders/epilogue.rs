@@ -231,8 +231,8 @@ impl<'k> Outputs<'k> {
         Outputs::declare(k, dtype, width, epilogue, columns, |name, dtype| Store::new(k, name, dtype, width))
     }
 
-    /// Declares the same buffers, of results that are stored four at a time. The last workgroup may
-    /// [load](Self::load_packed_of_all) those of all workgroups.
+    /// Declares the same buffers. Results are stored four at a time. A workgroup that knows all others to be ready may
+    /// [load](Self::load_packed_of_all) their results.
     pub fn for_all(k: &'k KernelBuilder, dtype: DType, epilogue: Option<(&Epilogue, Declared<'k>)>) -> Self {
         Outputs::declare(k, dtype, 4, epilogue, None, |name, dtype| match name {
             RESULTS => Store::ForAll(Quads::in_place(k, name, dtype)),

@@ -94,16 +94,13 @@ pub(crate) struct BlockProduct {
     /// On matrix units, the function of a gate, if the matrix has two rows for each result: all gates, then what they
     /// gate. The result is the function of the first one's product, times the second one's.
     pub gate: Option<UnaryOp>,
-    /// On matrix units, the loads of 16 bytes of a vector's results, if the last workgroup also stores the RMS norm of
-    /// the results. Vectors are not normalised then.
+    /// On matrix units, the loads of 16 bytes of the results, if the last workgroup also stores their RMS norm. There is
+    /// one vector then, which is not normalised.
     pub norm_of_results: Option<u32>,
     pub epilogue: Option<Box<Epilogue>>,
 }
 
-/// The most vectors whose results the last workgroup normalises. If there are more, a kernel with a workgroup for each
-/// is faster.
-const MOST_NORMALIZED: u32 = 2;
-/// The most loads of 16 bytes for each invocation of that workgroup, which holds what it has loaded in registers.
+/// The most loads of 16 bytes for each invocation of a workgroup that normalises results. Registers hold them.
 const MOST_LOADS: u32 = 4;
 
 parameters! {
@@ -146,7 +143,7 @@ impl BlockProduct {
         // A norm also adds up the subgroups' parts of a sum of squares.
         let parts = 4 * self.workgroup() * self.count;
         let norm = self.normalized.map_or(0, |loads| 16 * loads * self.count + parts);
-        let norm_of_results = self.norm_of_results.map_or(0, |_| parts + 4);
+        let norm_of_results = self.norm_of_results.map_or(0, |_| 4 * self.workgroup() + 4);
         Some(unit_sums::memory(1, subgroups, self.count) + norm + norm_of_results)
     }
 }
@@ -167,9 +164,10 @@ impl Finishing for BlockProduct {
     fn with_norm(&self, parameters: &Parameters, length: usize, eps: Word) -> Option<(Self, Parameters)> {
         let loads = length / units::LOAD as usize;
         let stores_halves = self.epilogue.as_ref().is_some_and(|epilogue| epilogue.expr.dtype() == DType::F16);
-        let pays = loads <= (MOST_LOADS * self.workgroup()) as usize && self.count <= MOST_NORMALIZED;
+        // With eight vectors, a kernel with a workgroup for each is faster.
+        let pays = loads <= (MOST_LOADS * self.workgroup()) as usize && self.is_all && self.count == 1;
         let can = matches!(self.tile, BlockTile::Units { .. })
-            && (self.normalized.is_none() && self.is_all)
+            && self.normalized.is_none()
             && (self.stored_quads && stores_halves)
             && (length == parameters.rows && length.is_multiple_of(units::LOAD as usize));
         (pays && can).then(|| {
@@ -281,8 +279,8 @@ impl Family for BlockProduct {
             gate: Some(UnaryOp::Gelu),
             ..on_units(4, true, sample(BlockFormat::Q4_0, DType::F16, 1, true))
         };
-        let normalizing = on_units(16, true, sample(BlockFormat::Q4_0, DType::F16, 2, true)).with_epilogue(halves());
-        let normalizing = BlockProduct { is_all: true, norm_of_results: Some(600), ..normalizing };
+        let normalizing = on_units(16, true, sample(BlockFormat::Q4_0, DType::F16, 1, true)).with_epilogue(halves());
+        let normalizing = BlockProduct { norm_of_results: Some(600), ..normalizing };
         all.into_iter()
             .chain(many)
             .chain(others)
@@ -400,7 +398,7 @@ mod tests {
     use crate::shader::Target;
 
     #[test]
-    fn results_of_a_few_vectors_are_normalized_in_halves() {
+    fn results_of_one_vector_are_normalized_in_halves() {
         let tile = BlockTile::Units { subgroups: 4, whole: true };
         let samples = BlockProduct::samples();
         let normalizing = samples.iter().find(|sample| sample.norm_of_results.is_some()).unwrap();
@@ -408,7 +406,7 @@ mod tests {
         let eps = Word::of(0.5, DType::F32, "").unwrap();
         let with_norm = |kernel: &BlockProduct, rows, length| {
             let matrix = MatrixParameters { first: 0, row_blocks: 1, together: 1, planes: Default::default() };
-            let parameters = Parameters { vectors: 2, rows, matrix, start: 0, stride: 0, eps: None, epilogue: None };
+            let parameters = Parameters { vectors: 1, rows, matrix, start: 0, stride: 0, eps: None, epilogue: None };
             let (kernel, parameters) = kernel.with_norm(&parameters, length, eps)?;
             assert_eq!(parameters.eps, Some(eps));
             kernel.norm_of_results
@@ -420,7 +418,7 @@ mod tests {
         assert_eq!(with_norm(&plain, 4096, 2048), None);
         assert_eq!(with_norm(&plain, 12, 12), None);
         let others = [
-            BlockProduct { count: 3, ..plain.clone() },
+            BlockProduct { count: 2, ..plain.clone() },
             BlockProduct { is_all: false, ..plain.clone() },
             BlockProduct { normalized: Some(64), ..plain.clone() },
             BlockProduct { stored_quads: false, ..plain.clone() },
@@ -438,7 +436,10 @@ mod tests {
 
     #[test]
     fn kernels_on_units_take_the_memory_that_they_say() {
-        let with_two = |sample: BlockProduct| [BlockProduct { count: 2, ..sample.clone() }, sample];
+        let with_two = |sample: BlockProduct| {
+            let two = sample.norm_of_results.is_none().then(|| BlockProduct { count: 2, ..sample.clone() });
+            [sample].into_iter().chain(two)
+        };
         for product in BlockProduct::samples().into_iter().flat_map(with_two) {
             let Some(bytes) = product.memory_on_units() else { continue };
             let kernel = KernelConfig::from(product.clone()).generate(Target::VULKAN).unwrap();

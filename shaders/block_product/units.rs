@@ -128,12 +128,10 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
         let counts = k.buffer("counts", Type::U32, Access::ReadWrite);
         let workgroups = (part.rows + (config.tile_rows() - 1)) / config.tile_rows();
         let last = is_last(counts, k.u32(0), workgroups, k.workgroup_array(Type::U32, 1));
-        let load = |vector, place| {
-            let octet = k.u32(vector) * loads + place;
-            k.vector(&[0, 1].map(|quad| y.load_packed_of_all(octet * 2 + quad).lanes()).concat())
-        };
+        let load =
+            |_, place: Value<'k>| k.vector(&[0, 1].map(|quad| y.load_packed_of_all(place * 2 + quad).lanes()).concat());
         k.when(last, || {
-            normalize(k, &part, weights, [config.count, loads, subgroups * LANES], load, |place, words| {
+            normalize(k, &part, weights, [1, loads, subgroups * LANES], load, |place, words| {
                 normalized.store(place, words);
             });
         });

@@ -28,7 +28,7 @@ impl<'a, 'k> Steps<'a, 'k> {
         Steps { p, few, own: subgroup * few.own_step(), newest }
     }
 
-    /// Loads the first step. `load` loads the step that begins at a key, `load_newest` that of the newest token.
+    /// Loads the first step: by `load_newest` if it is the newest token's, else by `load`, which gets its first key.
     pub fn load_first(
         &self,
         page: &StepPage<'k>,
