@@ -94,8 +94,8 @@ pub(crate) struct BlockProduct {
     /// On matrix units, the function of a gate, if the matrix has two rows for each result: all gates, then what they
     /// gate. The result is the function of the first one's product, times the second one's.
     pub gate: Option<UnaryOp>,
-    /// On matrix units, the loads of 16 bytes of the results, if the last workgroup also stores their RMS norm. There is
-    /// one vector then, which is not normalised.
+    /// On matrix units, the loads of 16 bytes of the results, if the last workgroup also stores their RMS norm. The
+    /// kernel then has one vector, and does not normalise it.
     pub norm_of_results: Option<u32>,
     pub epilogue: Option<Box<Epilogue>>,
 }
