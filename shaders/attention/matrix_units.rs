@@ -6,7 +6,8 @@
 //! order. So the rows' largest scores, and all that depends on them, are matrices too, with the same number in each
 //! column: each lane then combines elements of the same row. Two things take more: a row's largest score is found among
 //! its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has instructions
-//! for both (SPV_NV_cooperative_matrix2). Elsewhere, they go through workgroup memory.
+//! for both (SPV_NV_cooperative_matrix2), but the one to `bf16` rounds as the driver likes. There, a lane's elements of a
+//! result are taken for those of a factor, as on NVIDIA's GPUs. Elsewhere, both go through workgroup memory.
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
@@ -49,6 +50,11 @@ const SCRATCH: u32 = UNIT * SCRATCH_PITCH;
 /// larger than 1, up to 2^8.
 const SLACK: f64 = 8.0;
 
+/// Weights are cut to `bf16`, which takes fewer instructions than rounding. That takes 0 to 2^-7 of a weight away, and
+/// `2^-8 / (2 ln 2)` on average if logarithms of weights are spread evenly. Exponents are larger by this, which makes up
+/// for it: a weight differs by -0.0050 to 0.0028, and on average by 0.
+const CUT: f64 = 0.004_071;
+
 impl AttentionUnits {
     /// The size of the units' products.
     pub const UNITS: [u32; 3] = [UNIT; 3];
@@ -64,10 +70,11 @@ impl AttentionUnits {
     }
 
     /// Returns samples for both dtypes, with the features and columns of keys and values.
-    pub fn samples() -> [(DType, AttentionUnits, [u32; 2]); 3] {
+    pub fn samples() -> [(DType, AttentionUnits, [u32; 2]); 4] {
         let units = |subgroups, keys, reductions| AttentionUnits { subgroups, keys, reductions };
         [
             (DType::F16, units(8, 64, true), [128, 128]),
+            (DType::BF16, units(8, 64, true), [64, 128]),
             (DType::BF16, units(4, 64, false), [72, 40]),
             (DType::F16, units(2, 32, false), [256, 192]),
         ]
@@ -277,10 +284,10 @@ struct Work<'a, 'k> {
     seen: [Value<'k>; 2],
     /// What products are multiplied by: weights are powers of two with these exponents. Not negative.
     scale: Value<'k>,
-    /// The largest exponent so far of the lane's row.
-    largest: Var<'k>,
-    /// For each row: the largest exponent so far, the sum of the weights in each column, and the sums of values.
-    largest_of_rows: MatrixVar<'k>,
+    /// What is added to the exponents of the lane's row: minus the largest one so far, and [`CUT`] if weights are cut.
+    offset: Var<'k>,
+    /// For each row: the same, the sum of the weights in each column, and the sums of values.
+    offsets: MatrixVar<'k>,
     totals: MatrixVar<'k>,
     sums: Vec<MatrixVar<'k>>,
 }
@@ -301,7 +308,7 @@ impl<'a, 'k> Work<'a, 'k> {
         let first_row = p.first_row + subgroup * UNIT;
         // Rows beyond the last one repeat it; they are not stored.
         let seen = p.keys_of_row((first_row + lane / 2).min(p.rows - 1));
-        let lowest = lowest(k, Type::F32);
+        let offset = -lowest(k, Type::F32);
         // So small that it does not matter, but minus infinity stays.
         let least = k.f32(1e-37);
         let scale = (p.scale.abs() * LOG2_E).larger(least);
@@ -318,8 +325,8 @@ impl<'a, 'k> Work<'a, 'k> {
             first_row,
             seen,
             scale,
-            largest: k.var(lowest),
-            largest_of_rows: k.filled_matrix(types[2], lowest),
+            offset: k.var(offset),
+            offsets: k.filled_matrix(types[2], offset),
             totals: k.zero_matrix(types[2]),
             sums: (0..columns).map(|_| k.zero_matrix(types[2])).collect(),
         }
@@ -429,56 +436,62 @@ impl<'a, 'k> Work<'a, 'k> {
             let after = (turn - whole).lt(before).select(turn - whole, turn);
             turn.lt(whole).select(turn + before, after)
         };
-        let load = |turn: Value<'k>| {
+        let load = |turn: Value<'k>, sides: &[Side<'k>]| {
             let first = start + stage_at(turn) * keys;
             let all_there = (first + keys).le(p.seq_kv);
-            let each = |load: &dyn Fn(&Side<'k>)| self.sides.iter().for_each(load);
+            let each = |load: &dyn Fn(&Side<'k>)| sides.iter().for_each(load);
             k.when(all_there, || each(&|side| side.load(first))).otherwise(|| each(&|side| side.load_last(first)));
         };
         // The last stage is loaded once more, and nothing uses it.
-        let load_after = |turn: Value<'k>| load((turn + 1).min(stages - 1));
+        let load_after = |turn: Value<'k>, sides: &[Side<'k>]| load((turn + 1).min(stages - 1), sides);
         let store = || {
             k.barrier();
             self.sides.iter().for_each(Side::store);
             k.barrier();
         };
-        load(k.u32(0));
+        load(k.u32(0), &self.sides);
         self.sides.iter().for_each(Side::store);
         // The keys that some of the subgroup's rows see.
         let some = [self.seen[0].subgroup_min(), (self.seen[0] + self.seen[1]).subgroup_max()];
         k.barrier();
         if p.mask.is_none() {
             k.for_rolled(0, whole, 1, |turn| {
-                self.add_stage(&queries, None, &|| load_after(turn));
+                self.add_stage(&queries, None, &|sides| load_after(turn, sides));
                 store();
             });
         }
         k.for_rolled(whole, stages, 1, |turn| {
             // This stage may be skipped, so the next one is loaded before.
-            load_after(turn);
+            load_after(turn, &self.sides);
             let first = start + stage_at(turn) * keys;
             let seen = first.lt(some[1]) & (first + keys).gt(some[0]);
-            k.when(seen, || self.add_stage(&queries, Some(first), &|| ()));
+            k.when(seen, || self.add_stage(&queries, Some(first), &|_| ()));
             store();
         });
     }
 
     /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` may
-    /// load the next stage: it does so as soon as the scores are there. Before that, their products need the
-    /// registers.
-    fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn()) {
+    /// load the next stage. It does so when most products of the scores are computed: they need the registers, but the
+    /// loads take time. Keys of few features are loaded earlier, as their products take less time.
+    fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn(&[Side<'k>])) {
         let k = self.k;
         let [a, b, c] = self.types;
         let [keys, values] = &self.sides;
         let tiles = self.units.keys / UNIT;
         let scores: Vec<_> = (0..tiles).map(|_| k.zero_matrix(c)).collect();
+        let count = queries.len() as u32;
+        let most = (count * 3 / 4).max(1);
+        let loads: &[(u32, &[Side<'k>])] = match count {
+            ..=4 => &[((count / 2).max(1), &self.sides[..1]), (most, &self.sides[1..])],
+            _ => &[(most, &self.sides)],
+        };
         for (i, query) in (0..).zip(queries) {
             for (tile, score) in (0..).zip(&scores) {
                 let key = keys.unit(tile * UNIT, i * UNIT, MatrixLayout::Columns, b);
                 score.set(query.multiply_add(key, score.get()));
             }
+            loads.iter().filter(|(after, _)| i + 1 == *after).for_each(|(_, sides)| load(sides));
         }
-        load();
         let scale = self.bounded(&scores, first);
 
         let largest = k.zero_matrix(c);
@@ -489,11 +502,11 @@ impl<'a, 'k> Work<'a, 'k> {
         self.rescale(largest, scale);
 
         for e in 0..HELD {
-            let largest = self.largest_of_rows.element(e);
+            let offset = self.offsets.element(e);
             let mut total = self.totals.element(e);
             for score in &scores {
-                let weight = score.element(e).fma(scale, -largest).exp2_of_device();
-                score.set_element(e, self.to_be_converted(weight));
+                let weight = score.element(e).fma(scale, offset).exp2_of_device();
+                score.set_element(e, weight);
                 total = total + weight;
             }
             self.totals.set_element(e, total);
@@ -501,7 +514,7 @@ impl<'a, 'k> Work<'a, 'k> {
         for (pair, scores) in (0..).zip(scores.chunks(2)) {
             let scores = [scores[0], scores[1]];
             let weights = match self.units.reductions {
-                true => scores.map(|score| score.get().factor(a)),
+                true => scores.map(|score| self.converted_weights(score, a)),
                 false => self.exchanged_weights(scores, a),
             };
             for (half, weights) in (0..).zip(weights) {
@@ -514,13 +527,10 @@ impl<'a, 'k> Work<'a, 'k> {
         }
     }
 
-    /// Returns what the unit is to convert. Its conversion to `bf16` may cut bits off, as an H100's does, so they are
-    /// rounded away before. A tie is rounded up.
-    fn to_be_converted(&self, weight: Value<'k>) -> Value<'k> {
-        if !self.units.reductions || self.types[0].dtype != DType::BF16 {
-            return weight;
-        }
-        ((weight.bitcast(Type::U32) + 0x8000) & 0xffff_0000u32).bitcast(Type::F32)
+    /// Returns the offset of a row that has found larger exponents.
+    fn offset_for(&self, exponent: Value<'k>, before: Value<'k>) -> Value<'k> {
+        let exponent = if self.p.config.dtype == DType::BF16 { exponent - CUT } else { exponent };
+        -exponent.larger(-before)
     }
 
     /// Rescales the sums if a row has much larger scores than before. `found` has the largest scores of some columns.
@@ -531,26 +541,24 @@ impl<'a, 'k> Work<'a, 'k> {
                 sums.set(sums.get().times(factors));
             }
         };
-        if !self.units.reductions {
-            let (before, exponent) = (self.largest.get(), self.across(found.get(), Value::larger) * scale);
-            k.when(exponent.gt(before + SLACK).subgroup_any(), || {
-                let now = before.larger(exponent);
-                self.largest.set(now);
-                self.largest_of_rows.set(self.spread(now));
-                by(self.spread((before - now).exp2_of_device()));
-            });
-            return;
-        }
-        found.set(found.get().largest_of_rows());
-        let exponents: Vec<_> = (0..HELD).map(|e| found.element(e) * scale).collect();
-        let grows = (0..).zip(&exponents).map(|(e, &exponent)| exponent.gt(self.largest_of_rows.element(e) + SLACK));
-        let grows = grows.reduce(|a, b| a | b).unwrap_or(k.bool(false));
-        k.when(grows.subgroup_any(), || {
-            for (e, &exponent) in (0..).zip(&exponents) {
-                let before = self.largest_of_rows.element(e);
-                let now = before.larger(exponent);
-                self.largest_of_rows.set_element(e, now);
-                found.set_element(e, (before - now).exp2_of_device());
+        let beyond = |e| found.element(e).fma(scale, self.offsets.element(e));
+        let beyond = (1..HELD).fold(beyond(0), |most, e| most.larger(beyond(e)));
+        k.when(beyond.gt(SLACK).subgroup_any(), || {
+            if !self.units.reductions {
+                let exponent = self.across(found.get(), Value::larger) * scale;
+                let before = self.offset.get();
+                let now = self.offset_for(exponent, before);
+                self.offset.set(now);
+                self.offsets.set(self.spread(now));
+                by(self.spread((now - before).exp2_of_device()));
+                return;
+            }
+            found.set(found.get().largest_of_rows());
+            for e in 0..HELD {
+                let before = self.offsets.element(e);
+                let now = self.offset_for(found.element(e) * scale, before);
+                self.offsets.set_element(e, now);
+                found.set_element(e, (now - before).exp2_of_device());
             }
             by(found.get());
         });
@@ -596,6 +604,15 @@ impl<'a, 'k> Work<'a, 'k> {
         scale
     }
 
+    /// Returns the weights of a unit of keys as a factor.
+    fn converted_weights(&self, weights: MatrixVar<'k>, ty: MatrixType) -> CooperativeMatrix<'k> {
+        if ty.dtype == DType::F16 {
+            return weights.get().factor(ty);
+        }
+        let pairs = (0..HELD).step_by(2).map(|e| [e, e + 1].map(|e| weights.element(e)));
+        self.k.matrix_of_words(ty, &pairs.map(|pair| self.k.upper_halves(pair)).collect::<Vec<_>>())
+    }
+
     /// Returns the weights of two units of keys as factors, through scratch memory. Keys of both alternate.
     fn exchanged_weights(&self, [a, b]: [MatrixVar<'k>; 2], ty: MatrixType) -> [CooperativeMatrix<'k>; 2] {
         let k = self.k;
@@ -603,7 +620,7 @@ impl<'a, 'k> Work<'a, 'k> {
         for e in 0..HELD {
             let word = match ty.dtype {
                 DType::F16 => k.pack_f16(a.element(e), b.element(e)),
-                _ => k.pack_bf16(a.element(e), b.element(e)),
+                _ => k.upper_halves([a.element(e), b.element(e)]),
             };
             words.set_element(e, word.bitcast(Type::F32));
         }
@@ -617,24 +634,43 @@ impl<'a, 'k> Work<'a, 'k> {
         weights
     }
 
-    /// Stores the rows, a matrix at a time.
+    /// Stores the rows: the sums, divided by the total of the weights. If a row sees no key, stores 0.
     fn store(&self) {
         let (k, p) = (self.k, self.p);
         let columns = p.config.columns;
         let total = self.across(self.totals.get(), |a, b| a + b);
-        for (first, sums) in (0..columns).step_by(UNIT as usize).zip(&self.sums) {
-            self.memory.store_matrix(self.scratch, k.u32(SCRATCH_PITCH), MatrixLayout::Rows, sums.get());
-            k.subgroup_barrier();
-            for turn in 0..UNIT * LINE / LANES {
-                let place = self.lane + turn * LANES;
-                let (line, quad) = (place / LINE, place % LINE);
-                let (row, column) = (self.first_row + line, quad * 4 + first);
-                let total = total.subgroup_shuffle(line * 2);
-                let sums = self.memory.load(self.scratch + line * SCRATCH_PITCH + quad).bitcast(FLOATS);
-                let inside = row.lt(p.rows) & p.batch.lt(p.batches);
-                let inside = if first + UNIT <= columns { inside } else { inside & column.lt(columns) };
-                k.when(inside, || p.store(row, column, sums, total));
+        let row = self.first_row + self.lane / 2;
+        let start = p.start_of(row);
+        // Multiplying takes less time than dividing.
+        let factor = k.f32(if p.config.dtype == DType::BF16 { CUT.exp2() as f32 } else { 1.0 }) / total;
+        let factor = total.eq(0.0).select(k.f32(0.0), factor);
+        // Keys and values are no longer needed, so a subgroup has its part of all memory. As many matrices as fit there
+        // are stored side by side, and again one vector more for each row.
+        let part = self.units.memory(p.config.features, columns) / (16 * self.units.subgroups);
+        let fitting = (part / UNIT - 1) / LINE;
+        let memory = k.local_index() / LANES * part;
+        k.barrier();
+        for (first, matrices) in (0..columns).step_by((fitting * UNIT) as usize).zip(self.sums.chunks(fitting as usize))
+        {
+            let quads = matrices.len() as u32 * LINE;
+            let pitch = quads + 1;
+            for (i, sums) in (0..).zip(matrices) {
+                self.memory.store_matrix(memory + i * LINE, k.u32(pitch), MatrixLayout::Rows, sums.get());
             }
+            k.subgroup_barrier();
+            // In straight code, conversions to `bf16` would be much of the kernel. NVIDIA's driver then chooses slower
+            // instructions in the loop over the keys.
+            let turns = k.u32(UNIT * quads / LANES).opaque();
+            k.for_rolled(0, turns, 1, |turn| {
+                let place = self.lane + turn * LANES;
+                let (line, quad) = (place / quads, place % quads);
+                let [start, factor] = [start, factor].map(|of_row| of_row.subgroup_shuffle(line * 2));
+                let sums = self.memory.load(memory + line * pitch + quad).bitcast(FLOATS);
+                let averages = factor.eq(0.0).splat(4).select(sums.literal(0.0), sums * factor.splat(4));
+                let column = quad * 4 + first;
+                let inside = (self.first_row + line).lt(p.rows) & p.batch.lt(p.batches) & column.lt(columns);
+                k.when(inside, || p.store_at(start, column, averages));
+            });
             k.subgroup_barrier();
         }
     }

@@ -178,14 +178,12 @@ impl<'k> CooperativeMatrix<'k> {
         CooperativeMatrix { kernel, id, ty }
     }
 
-    /// Returns a result of `f32` as a factor of a narrower dtype. To `bf16`, the device rounds as it likes. The kernel
-    /// requires [`MatrixUnits::reductions`](crate::MatrixUnits::reductions).
+    /// Returns a result of `f32` as a factor of `f16`. The kernel requires
+    /// [`MatrixUnits::reductions`](crate::MatrixUnits::reductions).
     pub(crate) fn factor(self, ty: MatrixType) -> CooperativeMatrix<'k> {
         let kernel = self.kernel;
         kernel.use_reductions(Capability::CooperativeMatrixConversionsNV);
-        if ty.dtype == DType::F16 {
-            kernel.round_halves();
-        }
+        kernel.round_halves();
         let id = kernel.emit_id(Op::FConvert, kernel.matrix_type(ty), [Operand::IdRef(self.id)]);
         CooperativeMatrix { kernel, id, ty }
     }
@@ -371,6 +369,21 @@ impl KernelBuilder {
         let var = MatrixVar { kernel: self, pointer, ty };
         var.set(CooperativeMatrix { kernel: self, id, ty });
         var
+    }
+
+    /// The upper halves of two words as one word, the first in its low half. The kernel multiplies matrices of 16 bits,
+    /// so the device has integers of 16 bits. With them, NVIDIA's driver takes one instruction.
+    pub(crate) fn upper_halves<'k>(&'k self, [low, high]: [Value<'k>; 2]) -> Value<'k> {
+        self.capability(Capability::Int16);
+        let pair = {
+            let module = &mut self.state.borrow_mut().module;
+            let half = module.type_int(16, 0);
+            module.type_vector(half, 2)
+        };
+        let words = [low, high].map(|word| Operand::IdRef(self.emit_id(Op::Bitcast, pair, [word.operand()])));
+        let halves = words.into_iter().chain([1, 3].map(Operand::LiteralBit32));
+        let halves = self.emit_id(Op::VectorShuffle, pair, halves);
+        self.emit(Op::Bitcast, Type::U32, [Operand::IdRef(halves)])
     }
 
     /// Returns a matrix. Each lane gives the elements of 16 bits that it holds, two in a word. The driver decides which

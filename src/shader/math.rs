@@ -323,17 +323,22 @@ impl<'k> Value<'k> {
 
     /// The `bf16` bits of a float: the upper half of its bits, rounded to the nearest, ties to even.
     pub fn to_bf16_bits(self) -> Value<'k> {
+        self.bf16_in_upper_half() >> 16
+    }
+
+    /// A word whose upper half has the `bf16` bits of a float. Its lower half may be anything.
+    fn bf16_in_upper_half(self) -> Value<'k> {
         let bits = self.bitcast(self.ty.with_scalar(Scalar::U32));
-        let rounded = (bits + 0x7fff_u32 + ((bits >> 16) & 1)) >> 16;
+        let rounded = bits + 0x7fff_u32 + ((bits >> 16) & 1);
         // Rounding could carry NaN over to infinity. So NaN is cut, and the highest bit of its fraction keeps it NaN.
-        self.is_nan().select((bits >> 16) | 0x0040_u32, rounded)
+        self.is_nan().select(bits | 0x0040_0000_u32, rounded)
     }
 }
 
 impl KernelBuilder {
     /// Packs two floats as `bf16` bits into a word, the first in the low half.
     pub fn pack_bf16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
-        low.to_bf16_bits() | (high.to_bf16_bits() << 16)
+        (low.bf16_in_upper_half() >> 16) | (high.bf16_in_upper_half() & 0xffff_0000_u32)
     }
 
     /// Packs two floats as half-precision bits into a word, the first in the low half.

@@ -233,14 +233,15 @@ impl Told<'_> {
     }
 
     fn check(&self, layer: usize, output: &Tensor, queries: &ArrayD<f64>, parts: &[(usize, usize)]) -> Outcome {
-        let Story { window, softcap, features, .. } = *self.story;
+        let Story { window, softcap, features, heads: [heads, kv_heads], .. } = *self.story;
+        let most = parts.iter().map(|&(_, more)| more).max().unwrap_or(0);
         let options = Attention {
             mask: None,
             causal: true,
             window,
             scale: None,
             softcap,
-            rounding: rounding_on_units(self.device, self.dtype, [features; 2]),
+            rounding: rounding_on_units(self.device, self.dtype, [features; 2], heads / kv_heads * most),
         };
         let mut first = 0;
         for &(place, more) in parts {
