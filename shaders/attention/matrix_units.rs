@@ -6,8 +6,9 @@
 //! order. So the rows' largest scores, and all that depends on them, are matrices too, with the same number in each
 //! column: each lane then combines elements of the same row. Two things take more: a row's largest score is found among
 //! its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has instructions
-//! for both (SPV_NV_cooperative_matrix2), but the one to `bf16` rounds as the driver likes. There, a lane's elements of a
-//! result are taken for those of a factor, as on NVIDIA's GPUs. Elsewhere, both go through workgroup memory.
+//! for both (SPV_NV_cooperative_matrix2), but its conversion to `bf16` rounds as the driver likes. So for `bf16`, the
+//! kernel takes a lane's elements of a result, in their order, for those of the factor. NVIDIA's GPUs have this order; the
+//! self-test finds out whether a device has. Without the extension, both go through workgroup memory.
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
@@ -25,7 +26,7 @@ pub(crate) struct AttentionUnits {
     pub subgroups: u32,
     /// The keys of a stage, a multiple of 32.
     pub keys: u32,
-    /// Whether the units reduce rows, and turn results into factors.
+    /// Whether the units reduce rows, and weights become factors without memory.
     pub reductions: bool,
 }
 
@@ -46,13 +47,15 @@ const LINE: u32 = 4;
 const SCRATCH_PITCH: u32 = LINE + 1;
 const SCRATCH: u32 = UNIT * SCRATCH_PITCH;
 
-/// A row's sums are rescaled once an exponent is larger by this than the largest one so far. Until then, weights may be
-/// larger than 1, up to 2^8.
+/// A row's sums are rescaled once an exponent is larger by this than the largest one at the last time. Until then,
+/// weights may be larger than 1, up to 2^8.
 const SLACK: f64 = 8.0;
 
 /// Weights are cut to `bf16`, which takes fewer instructions than rounding. That takes 0 to 2^-7 of a weight away, and
-/// `2^-8 / (2 ln 2)` on average if logarithms of weights are spread evenly. Exponents are larger by this, which makes up
-/// for it: a weight differs by -0.0050 to 0.0028, and on average by 0.
+/// `2^-8 / (2 ln 2)` on average if logarithms of weights are spread evenly. So exponents are larger by this. Their total
+/// has weights before the cut, and is divided by `2^CUT`. So a weight differs by -0.0050 to 0.0028, and by 0 on average.
+/// The largest one, 1.0028, is cut to 1. (Exponents beyond 2^16 have no such digits. There, weights of 1 are 0.0028 too
+/// large.)
 const CUT: f64 = 0.004_071;
 
 impl AttentionUnits {
@@ -284,7 +287,8 @@ struct Work<'a, 'k> {
     seen: [Value<'k>; 2],
     /// What products are multiplied by: weights are powers of two with these exponents. Not negative.
     scale: Value<'k>,
-    /// What is added to the exponents of the lane's row: minus the largest one so far, and [`CUT`] if weights are cut.
+    /// What is added to the exponents of the lane's row: minus the largest one at the last rescaling, plus [`CUT`] if
+    /// weights are cut.
     offset: Var<'k>,
     /// For each row: the same, the sum of the weights in each column, and the sums of values.
     offsets: MatrixVar<'k>,
@@ -471,8 +475,8 @@ impl<'a, 'k> Work<'a, 'k> {
     }
 
     /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` may
-    /// load the next stage. It does so when most products of the scores are computed: they need the registers, but the
-    /// loads take time. Keys of few features are loaded earlier, as their products take less time.
+    /// load the next stage. The products of the scores need registers, so it does not do so before most of them are
+    /// computed. Loads take time, so it does not do so later. Keys of few features are loaded after half of the products.
     fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn(&[Side<'k>])) {
         let k = self.k;
         let [a, b, c] = self.types;
@@ -527,13 +531,14 @@ impl<'a, 'k> Work<'a, 'k> {
         }
     }
 
-    /// Returns the offset of a row that has found larger exponents.
+    /// Returns the offset of a row that has found this exponent.
     fn offset_for(&self, exponent: Value<'k>, before: Value<'k>) -> Value<'k> {
         let exponent = if self.p.config.dtype == DType::BF16 { exponent - CUT } else { exponent };
         -exponent.larger(-before)
     }
 
     /// Rescales the sums if a row has much larger scores than before. `found` has the largest scores of some columns.
+    /// Only if one is too large are the largest of all columns found. `found` is overwritten.
     fn rescale(&self, found: MatrixVar<'k>, scale: Value<'k>) {
         let k = self.k;
         let by = |factors: CooperativeMatrix<'k>| {
@@ -541,9 +546,10 @@ impl<'a, 'k> Work<'a, 'k> {
                 sums.set(sums.get().times(factors));
             }
         };
-        let beyond = |e| found.element(e).fma(scale, self.offsets.element(e));
-        let beyond = (1..HELD).fold(beyond(0), |most, e| most.larger(beyond(e)));
-        k.when(beyond.gt(SLACK).subgroup_any(), || {
+        // NaN in a row does not hide what others have found.
+        let exponent = |e| found.element(e).fma(scale, self.offsets.element(e));
+        let largest = (1..HELD).fold(exponent(0), |largest, e| largest.larger_number(exponent(e)));
+        k.when(largest.gt(SLACK).subgroup_any(), || {
             if !self.units.reductions {
                 let exponent = self.across(found.get(), Value::larger) * scale;
                 let before = self.offset.get();
@@ -641,32 +647,32 @@ impl<'a, 'k> Work<'a, 'k> {
         let total = self.across(self.totals.get(), |a, b| a + b);
         let row = self.first_row + self.lane / 2;
         let start = p.start_of(row);
-        // Multiplying takes less time than dividing.
-        let factor = k.f32(if p.config.dtype == DType::BF16 { CUT.exp2() as f32 } else { 1.0 }) / total;
-        let factor = total.eq(0.0).select(k.f32(0.0), factor);
-        // Keys and values are no longer needed, so a subgroup has its part of all memory. As many matrices as fit there
-        // are stored side by side, and again one vector more for each row.
-        let part = self.units.memory(p.config.features, columns) / (16 * self.units.subgroups);
-        let fitting = (part / UNIT - 1) / LINE;
-        let memory = k.local_index() / LANES * part;
+        // Multiplying takes less time than dividing. Rows that see no key have -1.
+        let quotient = k.f32(if p.config.dtype == DType::BF16 { CUT.exp2() as f32 } else { 1.0 }) / total;
+        let factor = total.eq(0.0).select(k.f32(-1.0), quotient);
+        // Keys and values are no longer needed, so a subgroup has its share of all memory. As many matrices as fit there
+        // lie side by side. A row has one vector more, so that rows begin in different banks.
+        let share = self.units.memory(p.config.features, columns) / (16 * self.units.subgroups);
+        let fitting = (share / UNIT - 1) / LINE;
+        let place = k.local_index() / LANES * share;
         k.barrier();
         for (first, matrices) in (0..columns).step_by((fitting * UNIT) as usize).zip(self.sums.chunks(fitting as usize))
         {
             let quads = matrices.len() as u32 * LINE;
             let pitch = quads + 1;
             for (i, sums) in (0..).zip(matrices) {
-                self.memory.store_matrix(memory + i * LINE, k.u32(pitch), MatrixLayout::Rows, sums.get());
+                self.memory.store_matrix(place + i * LINE, k.u32(pitch), MatrixLayout::Rows, sums.get());
             }
             k.subgroup_barrier();
             // In straight code, conversions to `bf16` would be much of the kernel. NVIDIA's driver then chooses slower
             // instructions in the loop over the keys.
             let turns = k.u32(UNIT * quads / LANES).opaque();
             k.for_rolled(0, turns, 1, |turn| {
-                let place = self.lane + turn * LANES;
-                let (line, quad) = (place / quads, place % quads);
+                let index = self.lane + turn * LANES;
+                let (line, quad) = (index / quads, index % quads);
                 let [start, factor] = [start, factor].map(|of_row| of_row.subgroup_shuffle(line * 2));
-                let sums = self.memory.load(memory + line * pitch + quad).bitcast(FLOATS);
-                let averages = factor.eq(0.0).splat(4).select(sums.literal(0.0), sums * factor.splat(4));
+                let sums = self.memory.load(place + line * pitch + quad).bitcast(FLOATS);
+                let averages = factor.lt(0.0).splat(4).select(sums.literal(0.0), sums * factor.splat(4));
                 let column = quad * 4 + first;
                 let inside = (self.first_row + line).lt(p.rows) & p.batch.lt(p.batches) & column.lt(columns);
                 k.when(inside, || p.store_at(start, column, averages));

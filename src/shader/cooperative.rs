@@ -371,8 +371,8 @@ impl KernelBuilder {
         var
     }
 
-    /// The upper halves of two words as one word, the first in its low half. The kernel multiplies matrices of 16 bits,
-    /// so the device has integers of 16 bits. With them, NVIDIA's driver takes one instruction.
+    /// Returns the upper halves of two words as one word, the first in its low half. The kernel must multiply matrices
+    /// of 16 bits: devices that do have integers of 16 bits. With these, NVIDIA's driver takes one instruction.
     pub(crate) fn upper_halves<'k>(&'k self, [low, high]: [Value<'k>; 2]) -> Value<'k> {
         self.capability(Capability::Int16);
         let pair = {

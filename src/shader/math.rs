@@ -45,6 +45,11 @@ impl<'k> Value<'k> {
         self.library(Glsl::FMax, OpenCl::fmax, &[rhs])
     }
 
+    /// The larger float, by an instruction. If one is NaN, it is the other one.
+    pub(crate) fn larger_number(self, rhs: Value<'k>) -> Value<'k> {
+        self.library(Glsl::NMax, OpenCl::fmax, &[rhs])
+    }
+
     /// Two to the power of the value, by the device's own instruction: on Vulkan within `3 + 2 |x|` ulp ("Precision of
     /// Individual Operations"). Attention weighs keys by it.
     pub(crate) fn exp2_of_device(self) -> Value<'k> {

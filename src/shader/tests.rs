@@ -5,7 +5,7 @@ use crate::backend::contract::{Backend, Command, MemoryUse, Region, Step};
 use crate::backend::info::MemoryKind;
 use crate::backend::registry;
 use crate::base::error::Error;
-use half::f16;
+use half::{bf16, f16};
 use rspirv::dr::Operand;
 use rspirv::spirv::{Decoration, Op};
 use smallvec::SmallVec;
@@ -307,6 +307,30 @@ fn rounding_to_half_is_to_nearest_even() {
     };
     let expected: Vec<u32> = values.iter().map(|&x| f16::from_f32(x).to_bits().into()).collect();
     check(64, write, &[&bits(&values)], (values.len() as u32).div_ceil(64), &expected);
+}
+
+#[test]
+fn packing_to_bf16_rounds_to_nearest_even_and_keeps_nan() {
+    // Around many a `bf16`: the value itself, the midpoint to the next and its neighbours on both sides.
+    let values: Vec<f32> = (0..0x7f80u32)
+        .step_by(7)
+        .flat_map(|upper| {
+            let middle = upper << 16 | 0x8000;
+            [upper << 16, middle, middle + 1, (middle - 1) | 1 << 31].map(f32::from_bits)
+        })
+        .chain([f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 2.0])
+        .chain([0x7fff_ffff, 0xffff_ffff, 0x7f80_0001, 0xff80_8000, 0x7fc0_0000].map(f32::from_bits))
+        .chain([-0.0])
+        .collect();
+    let words = values.len() as u32 / 2;
+    let write = |k: &KernelBuilder| {
+        let (x, y) = (k.buffer("x", Type::F32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+        let i = k.global_index();
+        k.when(i.lt(words), || y.store(i, k.pack_bf16(x.load(i * 2), x.load(i * 2 + 1))));
+    };
+    let pairs = values.chunks_exact(2).map(|pair| pair.iter().rev().map(|&x| bf16::from_f32(x).to_bits()));
+    let expected: Vec<u32> = pairs.map(|pair| pair.fold(0, |word, bits| word << 16 | u32::from(bits))).collect();
+    check(64, write, &[&bits(&values)], words.div_ceil(64), &expected);
 }
 
 #[test]

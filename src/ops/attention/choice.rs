@@ -182,7 +182,11 @@ impl AttentionCall<'_> {
             self.batch.iter().product::<usize>() * self.row_blocks(tile) >= compute_units
         });
         let units = *filling.or(possible.last())?;
-        self_test::is_trusted(device, &self.config_of(AttentionTile::MatrixUnits(units))).then_some(units)
+        // Without reductions, kernels assume less of a device.
+        let ways = [units, AttentionUnits { reductions: false, ..units }];
+        let is_trusted =
+            |&units: &AttentionUnits| self_test::is_trusted(device, &self.config_of(AttentionTile::MatrixUnits(units)));
+        ways.into_iter().find(is_trusted)
     }
 
     /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.

@@ -19,7 +19,7 @@ pub const TOLERANCES: Table = &[
             ulp: 8.0,
             of_scale: EPS,
             reason: "the rounding of scores, of their distances and of sums (the scale); exp and a division; on units, weights are \
-                     rounded to the dtype (the scale)",
+                     rounded or cut to the dtype (the scale)",
             ..EXACT
         },
     ),
@@ -129,8 +129,8 @@ fn mask(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Outcome<(
 }
 
 /// Returns how far weights may be rounded, in half ulps of 1: to halves, or to `bf16`, if matrix units compute them.
-/// If more than eight rows share keys, weights are made larger by 0.28 % and then cut to `bf16`. That takes at most 2^-7
-/// of them away. The device's `exp2` of at most 2^-24 is within another 128 half ulps (Vulkan, "Precision of Individual
+/// If 16 rows or more share keys, weights are made larger by 0.28 % and then cut to `bf16`. That takes at most 2^-7 of
+/// them away. The device's `exp2` of at most 2^-24 is within another 128 half ulps (Vulkan, "Precision of Individual
 /// Operations").
 pub fn rounding_on_units(device: &Device, dtype: DType, lengths: [usize; 2], rows: usize) -> f64 {
     let units = device.info().features.matrix_units;
@@ -138,7 +138,7 @@ pub fn rounding_on_units(device: &Device, dtype: DType, lengths: [usize; 2], row
     match dtype {
         DType::F16 if in_vectors && units.f16.is_some() => 2f64.powi(-11) / EPS + 128.0,
         DType::BF16 if in_vectors && units.bf16.is_some() => {
-            let rounding = if rows > 8 { 2f64.powi(-7) - 0.0028 } else { 2f64.powi(-8) };
+            let rounding = if rows >= 16 { 2f64.powi(-7) - 0.0028 } else { 2f64.powi(-8) };
             rounding / EPS + 128.0
         }
         _ => 0.0,
@@ -284,11 +284,14 @@ fn add_masks(suite: &mut Suite, dtype: DType) {
     suite.add(OP, format!("{dtype}::mask_of_large_numbers"), move |device| {
         // `f32::MIN` as in PyTorch's `finfo.min`: far below all scores. If a query has it everywhere, all keys weigh
         // the same.
-        let call = Call { tokens: [4, 40], width: [0, 12], ..Call::default() };
         let lowest = f64::from(f32::MIN);
         let added = array(&[4, 40], (0..160).map(|i| if i < 80 || i % 3 == 0 { lowest } else { 0.0 }).collect());
         let mask = upload(&added, DType::F32, device)?;
-        call.check_masked(&call.operands(dtype, device)?, Some((mask, added)))
+        for (heads, width) in [([2, 2], [0, 12]), ([8, 2], [64, 64])] {
+            let call = Call { tokens: [4, 40], heads, width, ..Call::default() };
+            call.check_masked(&call.operands(dtype, device)?, Some((mask.clone(), added.clone())))?;
+        }
+        Ok(())
     });
 }
 
@@ -449,6 +452,18 @@ fn add_units(suite: &mut Suite, dtype: DType) {
             }
         }
     }
+    suite.add(OP, format!("{dtype}::units_not_finite"), move |device| {
+        // Numbers that are not finite in a row, or in what all rows see of a head.
+        let call = Call { tokens: [33, 70], width: [64, 64], ..Call::default() };
+        let numbers = [(0, f64::NAN), (1, f64::NAN), (2, f64::NAN), (2, f64::INFINITY), (0, f64::INFINITY)];
+        for (place, number) in numbers {
+            let mut operands = call.operands(dtype, device)?;
+            operands[place].values[[0, 1, 3, 2]] = number;
+            operands[place].tensor = upload(&operands[place].values, dtype, device)?;
+            call.check_operands(&operands, device)?;
+        }
+        Ok(())
+    });
     suite.add(OP, format!("{dtype}::units_unseen_keys"), move |device| {
         check_unseen_keys(&Call { tokens: [40, 40], ..base.clone() }, dtype, device)
     });

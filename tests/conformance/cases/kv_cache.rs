@@ -234,17 +234,10 @@ impl Told<'_> {
 
     fn check(&self, layer: usize, output: &Tensor, queries: &ArrayD<f64>, parts: &[(usize, usize)]) -> Outcome {
         let Story { window, softcap, features, heads: [heads, kv_heads], .. } = *self.story;
-        let most = parts.iter().map(|&(_, more)| more).max().unwrap_or(0);
-        let options = Attention {
-            mask: None,
-            causal: true,
-            window,
-            scale: None,
-            softcap,
-            rounding: rounding_on_units(self.device, self.dtype, [features; 2], heads / kv_heads * most),
-        };
         let mut first = 0;
         for &(place, more) in parts {
+            let rounding = rounding_on_units(self.device, self.dtype, [features; 2], heads / kv_heads * more);
+            let options = Attention { mask: None, causal: true, window, scale: None, softcap, rounding };
             let Known { sequence, layers } = self.known(place);
             let heads_first = |rows: &ArrayD<f64>| {
                 let mut rows = rows.clone();
