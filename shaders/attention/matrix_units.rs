@@ -4,11 +4,11 @@
 //!
 //! Only the driver knows which lane holds which element of a matrix. But matrices of one type hold theirs in the same
 //! order. So the rows' largest scores, and all that depends on them, are matrices too, with the same number in each
-//! column: each lane then combines elements of the same row. Two things take more: a row's largest score is found among
-//! its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has instructions
-//! for both (SPV_NV_cooperative_matrix2), but its conversion to `bf16` rounds as the driver likes. So for `bf16`, the
-//! kernel takes a lane's elements of a result, in their order, for those of the factor. NVIDIA's GPUs have this order; the
-//! self-test finds out whether a device has. Without the extension, both go through workgroup memory.
+//! column: each lane then combines elements of the same row. Two things take more: a row's largest score is found
+//! among its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has
+//! instructions for both (SPV_NV_cooperative_matrix2), but its conversion to `bf16` rounds as the driver likes. So for
+//! `bf16`, the kernel takes a lane's elements of a result, in their order, for those of the factor. NVIDIA's GPUs have
+//! this order; the self-test finds out whether a device has. Without the extension, both go through workgroup memory.
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
@@ -52,10 +52,10 @@ const SCRATCH: u32 = UNIT * SCRATCH_PITCH;
 const SLACK: f64 = 8.0;
 
 /// Weights are cut to `bf16`, which takes fewer instructions than rounding. That takes 0 to 2^-7 of a weight away, and
-/// `2^-8 / (2 ln 2)` on average if logarithms of weights are spread evenly. So exponents are larger by this. Their total
-/// has weights before the cut, and is divided by `2^CUT`. So a weight differs by -0.0050 to 0.0028, and by 0 on average.
-/// The largest one, 1.0028, is cut to 1. (Exponents beyond 2^16 have no such digits. There, weights of 1 are 0.0028 too
-/// large.)
+/// `2^-8 / (2 ln 2)` on average if logarithms of weights are spread evenly. So exponents are larger by this. Their
+/// total has weights before the cut, and is divided by `2^CUT`. So a weight differs by -0.0050 to 0.0028, and by 0 on
+/// average. The largest one, 1.0028, is cut to 1. (Exponents beyond 2^16 have no such digits. There, weights of 1 are
+/// 0.0028 too large.)
 const CUT: f64 = 0.004_071;
 
 impl AttentionUnits {
@@ -476,7 +476,8 @@ impl<'a, 'k> Work<'a, 'k> {
 
     /// Adds the weighted values of a stage. If rows may not see all of its keys, `first` is the first one. `load` may
     /// load the next stage. The products of the scores need registers, so it does not do so before most of them are
-    /// computed. Loads take time, so it does not do so later. Keys of few features are loaded after half of the products.
+    /// computed. Loads take time, so it does not do so later. Keys of few features are loaded after half of the
+    /// products.
     fn add_stage(&self, queries: &[CooperativeMatrix<'k>], first: Option<Value<'k>>, load: &dyn Fn(&[Side<'k>])) {
         let k = self.k;
         let [a, b, c] = self.types;
@@ -650,8 +651,8 @@ impl<'a, 'k> Work<'a, 'k> {
         // Multiplying takes less time than dividing. Rows that see no key have -1.
         let quotient = k.f32(if p.config.dtype == DType::BF16 { CUT.exp2() as f32 } else { 1.0 }) / total;
         let factor = total.eq(0.0).select(k.f32(-1.0), quotient);
-        // Keys and values are no longer needed, so a subgroup has its share of all memory. As many matrices as fit there
-        // lie side by side. A row has one vector more, so that rows begin in different banks.
+        // Keys and values are no longer needed, so a subgroup has its share of all memory. As many matrices as fit
+        // there lie side by side. A row has one vector more, so that rows begin in different banks.
         let share = self.units.memory(p.config.features, columns) / (16 * self.units.subgroups);
         let fitting = (share / UNIT - 1) / LINE;
         let place = k.local_index() / LANES * share;

@@ -173,8 +173,9 @@ impl Trial {
         if found.len() != self.queries * columns {
             return Err(format!("{} elements instead of {} x {columns}", found.len(), self.queries));
         }
-        // Values are at most 1. So results differ by as much as weights: these are rounded, within 2^-11 (`f16`) or 2^-8
-        // (`bf16` of a few rows), or cut, within 0.0050 (`bf16`). The rest is for the device's `exp2` and for sums.
+        // Values are at most 1. So results differ by as much as weights: these are rounded, within 2^-11 (`f16`) or
+        // 2^-8 (`bf16` of a few rows), or cut, within 0.0050 (`bf16`). The rest is for the device's `exp2` and for
+        // sums.
         let bound = if self.config.dtype == DType::F16 { 1.0 / 1024.0 } else { 1.0 / 128.0 };
         for (query, found) in found.chunks(columns).enumerate() {
             for (column, (&found, expected)) in found.iter().zip(self.row(query)).enumerate() {
