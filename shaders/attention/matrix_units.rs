@@ -7,8 +7,9 @@
 //! column: each lane then combines elements of the same row. Two things take more: a row's largest score is found
 //! among its columns, and the weights of keys, which are results, become factors. NVIDIA's second extension has
 //! instructions for both (SPV_NV_cooperative_matrix2), but its conversion to `bf16` rounds as the driver likes. So for
-//! `bf16`, the kernel takes a lane's elements of a result, in their order, for those of the factor. NVIDIA's GPUs have
-//! this order; the self-test finds out whether a device has. Without the extension, both go through workgroup memory.
+//! `bf16`, the kernel assumes that a lane holds the same elements of a result and of a factor, in the same order.
+//! NVIDIA's GPUs do so; the self-test finds out whether a device does. Without the extension, both go through workgroup
+//! memory.
 
 use super::{AttentionBlock, FLOATS, lowest};
 use crate::base::dtype::DType;
@@ -666,7 +667,7 @@ impl<'a, 'k> Work<'a, 'k> {
             }
             k.subgroup_barrier();
             // In straight code, conversions to `bf16` would be much of the kernel. NVIDIA's driver then chooses slower
-            // instructions in the loop over the keys.
+            // instructions in the loop over the keys. It would unroll a loop whose number of turns it knew.
             let turns = k.u32(UNIT * quads / LANES).opaque();
             k.for_rolled(0, turns, 1, |turn| {
                 let index = self.lane + turn * LANES;
