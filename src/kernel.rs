@@ -542,6 +542,7 @@ fn brought(
         requires: Default::default(),
         trusted: false,
         large_registers: false,
+        prefers_bindings: false,
         large_buffers: false,
         addresses: false,
     })

@@ -205,6 +205,7 @@ impl<'k> Work<'k> {
         let tiles = block.tiles(dtype, layout);
         let source = |name, encoding| match (encoding, &p.matrix) {
             (Encoding::Blocks(format), Some(matrix)) => {
+                k.prefer_bindings();
                 Source::Blocks(Blocks::new(k, format, matrix.clone()).in_halves(), format.block_elements() as u32)
             }
             _ => Source::Dense(k.buffer(name, Type::vec4(Scalar::U32), Access::Read)),

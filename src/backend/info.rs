@@ -57,6 +57,9 @@ pub struct Limits {
     pub subgroup_sizes: Vec<u32>,
     /// The alignment of buffers in bytes.
     pub(crate) copy_alignment: u64,
+    /// Words of 32 bits in a kernel's parameter block, if the addresses of its buffers are there, too. 0 if the device
+    /// does not tell addresses.
+    pub(crate) max_addressed_words: u32,
 }
 
 /// The memory that holds a tensor's elements.
@@ -167,6 +170,7 @@ impl DeviceInfo {
                 max_groups: 65_535,
                 subgroup_sizes: vec![8, 16, 32],
                 copy_alignment: 1,
+                max_addressed_words: 64,
             },
             features: Features { f16: true, timestamps: true, ..Features::default() },
         }

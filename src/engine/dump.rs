@@ -23,7 +23,7 @@ fn directory() -> Result<Option<&'static Path>> {
 ///   the kernel
 /// - `name.wgsl`, as a browser wants it
 ///
-/// - `name.software.vulkan.spv`, with its disassembly, if the device wants the loads of software devices
+/// - `name.loads.vulkan.spv`, with its disassembly, if the device wants loads by address or in pairs
 ///
 /// For large buffers that are reached by address, writes only `name.addresses.vulkan.spv` with its disassembly. If a
 /// file cannot be written or a kernel cannot be generated, that is an error.
@@ -35,7 +35,7 @@ pub(crate) fn write(config: &KernelConfig, own: Target, large_buffers: bool) -> 
         return save_spirv(&directory.join(stem + ".addresses"), form.dialect, &config.generate(form)?);
     }
     if own.addresses || own.loads_in_pairs {
-        save_spirv(&directory.join(format!("{stem}.software")), form.dialect, &config.generate(form)?)?;
+        save_spirv(&directory.join(format!("{stem}.loads")), form.dialect, &config.generate(form)?)?;
     }
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
         let plain = config.generate(target)?;

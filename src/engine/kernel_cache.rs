@@ -2,7 +2,7 @@
 //! on.
 
 use crate::backend::contract::{Backend, KernelId};
-use crate::backend::info::DeviceInfo;
+use crate::backend::info::{DeviceInfo, DeviceKind};
 use crate::base::error::Result;
 use crate::base::lock::Mutex;
 use crate::engine::disk_cache::DiskCache;
@@ -55,11 +55,13 @@ pub(crate) struct KernelCache {
     reuses: AtomicU64,
 }
 
-/// Whether a kernel of a software device is faster if it reaches its buffers by their addresses. lavapipe's atomic
-/// operations on an address take twice as long. Parameters and addresses must fit the block that every kernel may have.
+/// Whether a kernel is faster if it reaches its buffers by their addresses, which have to fit behind its parameters.
+/// lavapipe's atomic operations on an address take twice as long.
 fn gains_by_addresses(module: &Module, info: &DeviceInfo) -> bool {
     let words = module.parameter_words + 2 * module.bindings.len();
-    !module.requires.atomics && !module.requires.float_atomics && words <= info.limits.max_parameter_words as usize
+    let has_atomics = module.requires.atomics || module.requires.float_atomics;
+    let is_slower = module.prefers_bindings || has_atomics && info.kind == DeviceKind::Cpu;
+    !is_slower && words <= info.limits.max_addressed_words as usize
 }
 
 impl KernelCache {

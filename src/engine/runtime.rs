@@ -32,7 +32,7 @@ use crate::engine::transfer_threads::TransferThreads;
 use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
 use crate::kernels::{Family, Generate, KernelConfig, Work};
-use crate::shader::{Access, Dialect, Module, Target};
+use crate::shader::{Access, Dialect, FOLDED_ROW, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(all(native, has_backend))]
 use futures_channel::{mpsc, oneshot};
@@ -118,8 +118,7 @@ fn target_of(backend: &dyn Backend, tuning: &Tuning) -> Target {
     let (target, info, loads) = (backend.target(), backend.info(), &tuning.loads);
     Target {
         loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
-        // A device that tells addresses, but binds all that it can allocate, is not recognised.
-        addresses: loads.addresses && info.limits.max_buffer_bytes > info.limits.max_binding_bytes,
+        addresses: loads.addresses && info.limits.max_addressed_words > 0,
         ..target
     }
 }
@@ -783,13 +782,15 @@ impl Runtime {
     /// Folds workgroups beyond the device's limit per dimension into rows.
     pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
         let limit = self.info().limits.max_groups as usize;
-        let rows = groups.div_ceil(limit);
+        if groups <= limit {
+            return Ok([groups as u32, 1, 1]);
+        }
+        let rows = groups.div_ceil(FOLDED_ROW as usize);
         if rows > limit {
             let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
             return Err(Error::Unsupported { feature, device: self.info().to_string() });
         }
-        // Rows that are as even as possible leave the fewest surplus workgroups.
-        Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
+        Ok([FOLDED_ROW, rows as u32, 1])
     }
 
     /// Records the run of a compiled kernel. `name` is for profiles.

@@ -23,6 +23,10 @@ use std::collections::{HashMap, HashSet};
 /// branches.
 const MAX_NESTING: usize = 60;
 
+/// The workgroups in a row of a folded dispatch. Kernels know the number: reading it would take as long as reading a
+/// parameter from memory. The smaller it is, the fewer surplus workgroups the last row has.
+pub(crate) const FOLDED_ROW: u32 = 1 << 12;
+
 /// For values that were computed in a branch or loop that may not have run.
 const OUT_OF_SCOPE: &str =
     "a value is used outside of the branch or loop in which it was computed; keep it in a variable (`var`)";
@@ -75,6 +79,7 @@ pub(super) struct State {
     pub(super) local_memory: u32,
     requires: Features,
     large_registers: bool,
+    prefers_bindings: bool,
     narrow_subgroups: bool,
     /// Whether drivers may neither contract nor rearrange what is computed now.
     as_written: bool,
@@ -172,6 +177,7 @@ impl KernelBuilder {
             local_memory: 0,
             requires: Features::default(),
             large_registers: false,
+            prefers_bindings: false,
             narrow_subgroups: false,
             as_written: false,
             rounded: HashSet::new(),
@@ -200,6 +206,13 @@ impl KernelBuilder {
     /// ```
     pub fn large_registers(&self) {
         self.state.borrow_mut().large_registers = true;
+    }
+
+    /// Makes the crate bind the kernel's buffers, also on devices where kernels are faster if they reach buffers by
+    /// their addresses. For kernels that load many single words: the place of a word in a bound buffer takes fewer
+    /// instructions.
+    pub(crate) fn prefer_bindings(&self) {
+        self.state.borrow_mut().prefers_bindings = true;
     }
 
     /// Makes drivers round each product and each sum that `work` computes. A driver of Vulkan might otherwise contract
@@ -558,8 +571,13 @@ impl KernelBuilder {
     /// Returns a buffer that is only read, with the lanes of its vectors as elements. `None` if the target cannot bind
     /// a buffer twice.
     pub(super) fn lanes_of(&self, variable: Word, lane: Type) -> Option<Word> {
-        if self.target.wgsl || self.buffer_class() != StorageClass::StorageBuffer {
+        if self.target.wgsl || self.target.dialect == Dialect::OpenCl {
             return None;
+        }
+        if self.target.addresses {
+            let array = self.runtime_array(lane, self.type_id(lane));
+            let pointer = self.pointer_type(self.buffer_class(), self.buffer_block(array, Access::Read));
+            return Some(self.emit_id(Op::Bitcast, pointer, [Operand::IdRef(variable)]));
         }
         let place = self.state.borrow().bindings.iter().position(|binding| binding.variable == variable)?;
         let known = self.state.borrow().bindings[place].lanes;
@@ -702,7 +720,7 @@ impl KernelBuilder {
     pub fn group_index(&self) -> Value<'_> {
         let column = self.builtin(BuiltIn::WorkgroupId, Some(0));
         let row = self.builtin(BuiltIn::WorkgroupId, Some(1));
-        column + row * self.builtin(BuiltIn::NumWorkgroups, Some(0))
+        column + row * FOLDED_ROW
     }
 
     /// The invocation's index in the dispatch, over all workgroups. Like [`group_index`](Self::group_index), it may
@@ -758,6 +776,7 @@ impl KernelBuilder {
             requires: state.requires,
             trusted: !self.checked,
             large_registers: state.large_registers,
+            prefers_bindings: state.prefers_bindings,
             large_buffers: false,
             addresses: self.target.addresses,
         })

@@ -165,7 +165,7 @@ impl<'k> Value<'k> {
         let bits = self.ty.bits();
         // Dispatches are flat, so this is 0, but only the crate knows that. It is added, so that an opaque value
         // becomes something else again: `(x | zero) | zero` would be `x | zero`.
-        let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
+        let zero = self.kernel.builtin(BuiltIn::WorkgroupId, Some(2));
         (self.bitcast(bits) + zero.convert(bits.scalar)).bitcast(self.ty)
     }
 

@@ -46,6 +46,7 @@ mod value;
 #[cfg(has_webgpu)]
 pub(crate) mod wgsl;
 
+pub(crate) use builder::FOLDED_ROW;
 pub use builder::KernelBuilder;
 pub use control::When;
 pub use cooperative::{CooperativeMatrix, MatrixLayout, MatrixRole, MatrixType, MatrixVar};

@@ -61,6 +61,8 @@ pub struct Module {
     /// Whether it keeps within its buffers by itself, as the kernels of this crate do. Then no checks are added.
     pub(crate) trusted: bool,
     pub(crate) large_registers: bool,
+    /// Whether it is faster if its buffers are bound.
+    pub(crate) prefers_bindings: bool,
     /// Whether a buffer of more than 4 GiB will be bound. Some compilers must know (Intel's).
     pub(crate) large_buffers: bool,
     /// Whether it reaches its buffers by addresses, which follow the parameters: see [`Target`](super::Target).

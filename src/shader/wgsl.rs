@@ -159,6 +159,7 @@ mod tests {
             requires: Features::default(),
             trusted: true,
             large_registers: false,
+            prefers_bindings: false,
             large_buffers: false,
             addresses: false,
         }

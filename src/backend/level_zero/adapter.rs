@@ -345,6 +345,7 @@ fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
         max_groups: compute.max_group_count_x.min(compute.max_group_count_y).min(compute.max_group_count_z),
         subgroup_sizes,
         copy_alignment: 1,
+        max_addressed_words: 0,
     }
 }
 

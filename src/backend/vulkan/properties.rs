@@ -106,6 +106,7 @@ fn limits(
         max_groups: groups_x.min(groups_y).min(groups_z),
         subgroup_sizes: powers_of_two(smallest, largest),
         copy_alignment: 1,
+        max_addressed_words: if addresses { words } else { 0 },
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
         let base = vk::PhysicalDeviceLimits { max_push_constants_size: 256, ..base };
         let addressed = limits(&base, &v11, &Default::default(), &Default::default(), true);
         assert_eq!((addressed.max_buffer_bytes, addressed.max_binding_bytes), (1 << 33, (1 << 32) - 16));
-        assert_eq!(addressed.max_parameter_words, 52);
+        assert_eq!((addressed.max_parameter_words, addressed.max_addressed_words), (52, 64));
         assert_eq!(told.subgroup_sizes, [8, 16, 32, 64]);
     }
 }

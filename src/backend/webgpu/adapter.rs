@@ -152,6 +152,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
                 Vec::new()
             },
             copy_alignment: wgpu::COPY_BUFFER_ALIGNMENT,
+            max_addressed_words: 0,
         },
         features: Features {
             f16: features.contains(wgpu::Features::SHADER_F16),

@@ -297,6 +297,7 @@ mod tests {
             requires: Features::default(),
             trusted: false,
             large_registers: false,
+            prefers_bindings: false,
             large_buffers: false,
             addresses: false,
         }

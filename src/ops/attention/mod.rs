@@ -151,8 +151,10 @@ impl Tensor {
             return Tensor::zeros(problem.output_shape(columns), self.dtype(), self.device());
         }
         // In memory, the tokens come before the heads.
-        let turned = |output: Tensor| -> Result<Tensor> {
-            let output = output.to_dtype(self.dtype())?;
+        let turned = |unrounded: Tensor| -> Result<Tensor> {
+            let output = unrounded.to_dtype(self.dtype())?;
+            // Otherwise the kernel would store both.
+            drop(unrounded);
             let operands = [Some(self), Some(key), Some(value), config.mask.as_ref()];
             run_if_it_holds_much(&output, operands.into_iter().flatten())?;
             output.transpose(-3, -2)
