@@ -341,8 +341,8 @@ impl Kernel {
     /// and has the shape of its [`Argument::output`]; elements that the kernel does not write are undefined. No two
     /// arguments share memory that is written.
     ///
-    /// `groups` is the number of workgroups. Kernels of [`build`](Self::build) take a plain number of any size, and a
-    /// few more may run: see [`group_index`](KernelBuilder::group_index). All other kernels get `[x, y, z]` as it is,
+    /// `groups` is the number of workgroups. Kernels of [`build`](Self::build) take a plain number, and up to
+    /// 4,095 more may run: see [`group_index`](KernelBuilder::group_index). All other kernels get `[x, y, z]` as it is,
     /// or a number as `[n, 1, 1]`.
     ///
     /// # Errors

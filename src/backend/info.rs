@@ -57,9 +57,18 @@ pub struct Limits {
     pub subgroup_sizes: Vec<u32>,
     /// The alignment of buffers in bytes.
     pub(crate) copy_alignment: u64,
-    /// Words of 32 bits in a kernel's parameter block, if the addresses of its buffers are there, too. 0 if the device
+    /// Words of 32 bits in a block that has a kernel's parameters and the addresses of its buffers. 0 if the device
     /// does not tell addresses.
     pub(crate) max_addressed_words: u32,
+    /// Workgroups in the first dimension of a dispatch.
+    pub(crate) max_groups_in_line: u32,
+}
+
+impl Limits {
+    /// Returns the most workgroups in each dimension.
+    pub(crate) fn max_groups(&self) -> [u32; 3] {
+        [self.max_groups_in_line, self.max_groups, self.max_groups]
+    }
 }
 
 /// The memory that holds a tensor's elements.
@@ -171,6 +180,7 @@ impl DeviceInfo {
                 subgroup_sizes: vec![8, 16, 32],
                 copy_alignment: 1,
                 max_addressed_words: 64,
+                max_groups_in_line: 65_535,
             },
             features: Features { f16: true, timestamps: true, ..Features::default() },
         }

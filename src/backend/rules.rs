@@ -56,7 +56,7 @@ pub(crate) struct Signature<'a> {
 
 impl Signature<'_> {
     /// Checks the arguments of a dispatch. `max_groups` limits the workgroups in each dimension.
-    pub fn check(&self, buffers: usize, words: usize, groups: [u32; 3], max_groups: u32) -> Result<()> {
+    pub fn check(&self, buffers: usize, words: usize, groups: [u32; 3], max_groups: [u32; 3]) -> Result<()> {
         let complain = |message| Err(Error::Kernel { kernel: self.name.into(), message });
         if buffers != self.bindings {
             return complain(format!("takes {} buffers, got {buffers}", self.bindings));
@@ -64,8 +64,8 @@ impl Signature<'_> {
         if words != self.parameter_words {
             return complain(format!("takes {} parameter words, got {words}", self.parameter_words));
         }
-        if groups.iter().any(|count| *count > max_groups) {
-            let possible = format!("of which {max_groups} are possible per dimension");
+        if groups.iter().zip(max_groups).any(|(count, most)| *count > most) {
+            let possible = format!("of which {max_groups:?} are possible");
             return complain(format!("launched on {groups:?} workgroups, {possible}"));
         }
         Ok(())

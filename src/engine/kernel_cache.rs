@@ -184,3 +184,38 @@ impl KernelCache {
         self.reuses.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::backend_kind::BackendKind;
+    use crate::shader::{KernelBuilder, Type};
+
+    fn module(write: impl FnOnce(&KernelBuilder)) -> Module {
+        let k = KernelBuilder::new("sample", Target::VULKAN, 64);
+        write(&k);
+        k.finish().unwrap()
+    }
+
+    #[test]
+    fn addresses_have_to_fit_and_to_help() {
+        let gains = |module: &Module, kind: DeviceKind, words: u32| {
+            let mut info = DeviceInfo::sample(BackendKind::Vulkan, kind, Some(1));
+            info.limits.max_addressed_words = words;
+            gains_by_addresses(module, &info)
+        };
+        // Two words for the address of the buffer, and one for the parameter.
+        let plain = module(|k| {
+            k.buffer("x", Type::U32, Access::ReadWrite).store(0, k.parameter(Type::U32));
+        });
+        let of_gpu = |module: &Module| gains(module, DeviceKind::Discrete, 3);
+        assert!(of_gpu(&plain) && gains(&plain, DeviceKind::Cpu, 3));
+        assert!(!gains(&plain, DeviceKind::Discrete, 2));
+        let counting = module(|k| {
+            k.buffer("x", Type::U32, Access::ReadWrite).atomic_add(0, k.parameter(Type::U32));
+        });
+        assert!(of_gpu(&counting) && !gains(&counting, DeviceKind::Cpu, 3));
+        let bound = module(KernelBuilder::prefer_bindings);
+        assert!(!of_gpu(&bound));
+    }
+}

@@ -129,6 +129,18 @@ pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
     environment::settings().tuning.unwrap_or_else(|| tuning::fitting(&info.vendor, &info.name, is_software))
 }
 
+/// Returns the workgroups of each dimension. `None` if they are too many for the most of each dimension.
+fn folded(groups: usize, most: [u32; 3]) -> Option<[u32; 3]> {
+    let [line, rows, _] = most;
+    match u32::try_from(groups) {
+        Ok(groups) if groups <= line => Some([groups, 1, 1]),
+        _ => u32::try_from(groups.div_ceil(FOLDED_ROW as usize))
+            .ok()
+            .filter(|&needed| needed <= rows)
+            .map(|needed| [FOLDED_ROW, needed, 1]),
+    }
+}
+
 /// A profile that is being taken. If it is dropped, as by a panic, the timing ends.
 struct Timing<'a> {
     runtime: &'a Runtime,
@@ -779,18 +791,12 @@ impl Runtime {
         self.dispatch_estimated(compiled, buffers, &parameters, groups, work, || config.name())
     }
 
-    /// Folds workgroups beyond the device's limit per dimension into rows.
+    /// Folds workgroups into rows if they are more than the device runs in a line.
     pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
-        let limit = self.info().limits.max_groups as usize;
-        if groups <= limit {
-            return Ok([groups as u32, 1, 1]);
-        }
-        let rows = groups.div_ceil(FOLDED_ROW as usize);
-        if rows > limit {
+        folded(groups, self.info().limits.max_groups()).ok_or_else(|| {
             let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
-            return Err(Error::Unsupported { feature, device: self.info().to_string() });
-        }
-        Ok([FOLDED_ROW, rows as u32, 1])
+            Error::Unsupported { feature, device: self.info().to_string() }
+        })
     }
 
     /// Records the run of a compiled kernel. `name` is for profiles.
@@ -875,6 +881,16 @@ mod tests {
     use crate::engine::stream::tests::Lazy;
     use crate::kernels::store::Store;
     use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn workgroups_beyond_a_line_become_rows() {
+        let most = [65_535; 3];
+        let (whole, several) = ([65_535, 1, 1], [4096, 17, 1]);
+        assert_eq!([65_535, 65_536, 65_537].map(|n| folded(n, most)), [whole, [4096, 16, 1], several].map(Some));
+        assert_eq!(folded(4096 * 65_535, most), Some([4096, 65_535, 1]));
+        assert_eq!(folded(4096 * 65_535 + 1, most), None);
+        assert_eq!(folded(65_537, [1 << 31, 65_535, 65_535]), Some([65_537, 1, 1]));
+    }
 
     /// The precision is kept as a number.
     #[test]

@@ -24,7 +24,8 @@ use std::collections::{HashMap, HashSet};
 const MAX_NESTING: usize = 60;
 
 /// The workgroups in a row of a folded dispatch. Kernels know the number: reading it would take as long as reading a
-/// parameter from memory. The smaller it is, the fewer surplus workgroups the last row has.
+/// parameter from memory. The smaller it is, the fewer surplus workgroups the last row has. As a power of two, it lets
+/// the last row reach 2^32 elements but not more, so that no index wraps.
 pub(crate) const FOLDED_ROW: u32 = 1 << 12;
 
 /// For values that were computed in a branch or loop that may not have run.
@@ -50,7 +51,8 @@ struct Binding {
     variable: Word,
     element: Type,
     access: Access,
-    /// The same buffer once more, with the lanes of its vectors as elements.
+    /// The same buffer once more, with the lanes of its vectors as elements: a variable, or the type of a pointer to it
+    /// if buffers are reached by their addresses.
     lanes: Option<Word>,
 }
 
@@ -568,26 +570,22 @@ impl KernelBuilder {
         (variable, last)
     }
 
-    /// Returns a buffer that is only read, with the lanes of its vectors as elements. `None` if the target cannot bind
-    /// a buffer twice.
+    /// Returns a buffer that is only read, with the lanes of its vectors as elements: bound twice, or by another
+    /// pointer to its address. `None` if the target cannot do so.
     pub(super) fn lanes_of(&self, variable: Word, lane: Type) -> Option<Word> {
         if self.target.wgsl || self.target.dialect == Dialect::OpenCl {
             return None;
         }
-        if self.target.addresses {
-            let array = self.runtime_array(lane, self.type_id(lane));
-            let pointer = self.pointer_type(self.buffer_class(), self.buffer_block(array, Access::Read));
-            return Some(self.emit_id(Op::Bitcast, pointer, [Operand::IdRef(variable)]));
-        }
         let place = self.state.borrow().bindings.iter().position(|binding| binding.variable == variable)?;
-        let known = self.state.borrow().bindings[place].lanes;
-        known.or_else(|| {
+        let (known, by_address) = (self.state.borrow().bindings[place].lanes, self.target.addresses);
+        let lanes = known.unwrap_or_else(|| {
             let array = self.runtime_array(lane, self.type_id(lane));
             let pointer = self.pointer_type(self.buffer_class(), self.buffer_block(array, Access::Read));
-            let lanes = Some(self.global(pointer, StorageClass::StorageBuffer));
-            self.state.borrow_mut().bindings[place].lanes = lanes;
+            let lanes = if by_address { pointer } else { self.global(pointer, StorageClass::StorageBuffer) };
+            self.state.borrow_mut().bindings[place].lanes = Some(lanes);
             lanes
-        })
+        });
+        Some(if by_address { self.emit_id(Op::Bitcast, lanes, [Operand::IdRef(variable)]) } else { lanes })
     }
 
     /// Declares the structure of a buffer. Its only member is an array.
@@ -715,8 +713,9 @@ impl KernelBuilder {
         self.builtin(BuiltIn::LocalInvocationId, Some(0))
     }
 
-    /// The workgroup's index in the dispatch, counted in one line. Dispatches of more than 65,535 workgroups are folded
-    /// into rows. The last row may reach beyond the number asked for, so check the index.
+    /// The workgroup's index in the dispatch, counted in one line. If a device runs fewer workgroups in a line (some
+    /// 65,535), dispatches are folded into rows of 4,096. The last row may reach beyond the number asked for, so check
+    /// the index. A kernel that is launched with `[x, y, z]` has such rows, too, or one workgroup in y and z.
     pub fn group_index(&self) -> Value<'_> {
         let column = self.builtin(BuiltIn::WorkgroupId, Some(0));
         let row = self.builtin(BuiltIn::WorkgroupId, Some(1));

@@ -214,8 +214,8 @@ impl<'k> Array<'k> {
         (lane & 1).eq(0).select(low, high).bitcast(self.element.lane())
     }
 
-    /// Returns the same buffer with the lanes of vectors as elements, if the target can bind it twice. The place of a
-    /// lane is then found without a quotient and a remainder.
+    /// Returns the same buffer with the lanes of vectors as elements, if the target can. The place of a lane is then
+    /// found without a quotient and a remainder.
     fn as_lanes(self) -> Option<Array<'k>> {
         if self.writable || self.last.is_some() || self.stored != self.element {
             return None;

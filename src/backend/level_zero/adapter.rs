@@ -346,6 +346,7 @@ fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
         subgroup_sizes,
         copy_alignment: 1,
         max_addressed_words: 0,
+        max_groups_in_line: compute.max_group_count_x,
     }
 }
 

@@ -43,7 +43,7 @@ impl<'a> Plan<'a> {
         live: &Slots<Buffer>,
         kernels: &'a [LevelZeroKernel],
         programs: &Slots<Arc<Program>>,
-        max_groups: u32,
+        max_groups: [u32; 3],
     ) -> Result<Plan<'a>> {
         let mut plan = Plan { actions: Vec::with_capacity(steps.len()), runs_programs: false };
         for step in steps {

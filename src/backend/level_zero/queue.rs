@@ -203,7 +203,7 @@ impl explicit::Queue<LevelZero> for Queue {
     ) -> Result<Ticket> {
         let info = &self.device.adapter.info;
         let kernels = kernels.all();
-        let max_groups = info.limits.max_groups;
+        let max_groups = info.limits.max_groups();
         let plan = Plan::new(steps, &memory.buffers(), &kernels, &self.programs.lock(), max_groups)?;
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
@@ -248,7 +248,7 @@ impl explicit::Queue<LevelZero> for Queue {
     }
 
     fn prepare(&self, steps: &[Step], memory: &Memory, kernels: &Kernels) -> Result<Option<ProgramId>> {
-        let (max_groups, kernels) = (self.device.adapter.info.limits.max_groups, kernels.all());
+        let (max_groups, kernels) = (self.device.adapter.info.limits.max_groups(), kernels.all());
         let (entry, group) = {
             let state = &mut *self.state.lock();
             if let (Entry::Immediate(_), None) = (&state.engine.entry, &state.programs) {
@@ -323,7 +323,7 @@ fn record_program(
     recorder: &mut Recorder<'_>,
     memory: &Memory,
     kernels: &[LevelZeroKernel],
-    max_groups: u32,
+    max_groups: [u32; 3],
 ) -> Result<()> {
     let plan = Plan::new(steps, &memory.buffers(), kernels, &Slots::new(), max_groups)?;
     recorder.actions(&plan.actions, None).map(drop)

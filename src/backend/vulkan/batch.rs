@@ -172,7 +172,7 @@ impl Batch {
         actions: &[(bool, Action<'_>)],
         sets: &[vk::DescriptorSet],
     ) -> usize {
-        let mut dispatches = 0;
+        let mut used = 0;
         let mut bound = vk::Pipeline::null();
         // The parameters that were pushed last, and the pipeline layout that they are for.
         let mut pushed = (vk::PipelineLayout::null(), &[][..]);
@@ -195,7 +195,7 @@ impl Batch {
                 self.note_time(commands, 2 * index);
             }
             match action {
-                Action::Dispatch { pipeline, parameters, groups } => {
+                Action::Dispatch { pipeline, binds, parameters, groups } => {
                     if bound != pipeline.handle {
                         bound = pipeline.handle;
                         // SAFETY: here and below: the command buffer is being recorded, and the plan has looked up and
@@ -209,8 +209,9 @@ impl Batch {
                     let new = (pipeline.layout, &**parameters);
                     let changed = (pushed != new).then_some(new.1);
                     pushed = new;
-                    self.dispatch(commands, *pipeline, sets.get(dispatches), changed, *groups);
-                    dispatches += 1;
+                    let set = if *binds { &sets[used..=used] } else { &[] };
+                    used += set.len();
+                    self.dispatch(commands, *pipeline, set, changed, *groups);
                 }
                 Action::Copy { src, dst, pieces } => {
                     // SAFETY: see above.
@@ -230,22 +231,17 @@ impl Batch {
         &self,
         commands: vk::CommandBuffer,
         pipeline: Pipeline,
-        set: Option<&vk::DescriptorSet>,
+        set: &[vk::DescriptorSet],
         parameters: Option<&[u32]>,
         [x, y, z]: [u32; 3],
     ) {
         let raw = &self.device.raw;
-        // SAFETY: the command buffer is being recorded with this pipeline bound, and the set has its layout. The plan
+        // SAFETY: the command buffer is being recorded with this pipeline bound, and a set has its layout. The plan
         // has checked the parameters' length and the number of groups.
         unsafe {
-            raw.cmd_bind_descriptor_sets(
-                commands,
-                vk::PipelineBindPoint::COMPUTE,
-                pipeline.layout,
-                0,
-                set.map(std::slice::from_ref).unwrap_or_default(),
-                &[],
-            );
+            if !set.is_empty() {
+                raw.cmd_bind_descriptor_sets(commands, vk::PipelineBindPoint::COMPUTE, pipeline.layout, 0, set, &[]);
+            }
             if let Some(parameters) = parameters.filter(|parameters| !parameters.is_empty()) {
                 let bytes = bytemuck::cast_slice(parameters);
                 raw.cmd_push_constants(commands, pipeline.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);

@@ -72,7 +72,7 @@ impl Kernels {
     /// Fails if the addresses do not fit behind the parameters.
     fn check_addresses(&self, module: &Module) -> Result<()> {
         let words = module.parameter_words + 2 * module.bindings.len();
-        let limit = self.device.adapter.base.limits.max_push_constants_size as usize / 4;
+        let limit = self.device.adapter.info.limits.max_addressed_words as usize;
         if !module.addresses || words <= limit {
             return Ok(());
         }

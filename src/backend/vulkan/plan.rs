@@ -28,6 +28,8 @@ pub(super) enum Action<'a> {
     /// The parameters are followed by the addresses of buffers that are not bound.
     Dispatch {
         pipeline: Pipeline,
+        /// Whether it binds the next descriptor set.
+        binds: bool,
         parameters: Cow<'a, [u32]>,
         groups: [u32; 3],
     },
@@ -51,7 +53,7 @@ impl<'a> Plan<'a> {
         live: &Slots<Buffer>,
         kernels: &[VulkanKernel],
         programs: &Slots<Batch>,
-        max_groups: u32,
+        max_groups: [u32; 3],
     ) -> Result<Plan<'a>> {
         let mut plan = Plan {
             actions: Vec::with_capacity(steps.len()),
@@ -64,23 +66,30 @@ impl<'a> Plan<'a> {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     let kernel = find_kernel(kernels, *kernel)?;
                     kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
-                    let mut parameters = Cow::from(parameters.as_slice());
-                    for buffer in buffers {
-                        let buffer = find_buffer(live, *buffer)?;
-                        if kernel.addresses {
-                            let address = buffer.address.unwrap_or_default();
-                            parameters.to_mut().extend([address as u32, (address >> 32) as u32]);
-                            continue;
+                    let buffers = buffers.iter().map(|buffer| find_buffer(live, *buffer));
+                    let parameters = if kernel.addresses {
+                        let mut words = Vec::with_capacity(parameters.len() + 2 * buffers.len());
+                        words.extend_from_slice(parameters);
+                        for buffer in buffers {
+                            let address = buffer?.address.unwrap_or_default();
+                            words.extend([address as u32, (address >> 32) as u32]);
                         }
-                        plan.buffers.push(vk::DescriptorBufferInfo {
-                            buffer: buffer.handle,
-                            offset: 0,
-                            range: buffer.bytes,
-                        });
-                    }
-                    plan.layouts.push(kernel.pipeline.set_layout);
-                    plan.set_lengths.push(if kernel.addresses { 0 } else { kernel.bindings });
-                    Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
+                        words.into()
+                    } else {
+                        for buffer in buffers {
+                            let buffer = buffer?;
+                            plan.buffers.push(vk::DescriptorBufferInfo {
+                                buffer: buffer.handle,
+                                offset: 0,
+                                range: buffer.bytes,
+                            });
+                        }
+                        plan.layouts.push(kernel.pipeline.set_layout);
+                        plan.set_lengths.push(kernel.bindings);
+                        parameters.as_slice().into()
+                    };
+                    let binds = !kernel.addresses;
+                    Action::Dispatch { pipeline: kernel.pipeline, binds, parameters, groups: *groups }
                 }
                 Command::CopyRegion { src, dst, region } => {
                     let [src, dst] = find_sides(live, *src, *dst)?;

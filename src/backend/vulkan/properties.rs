@@ -105,6 +105,7 @@ fn limits(
         max_workgroup_size: base.max_compute_work_group_size,
         max_groups: groups_x.min(groups_y).min(groups_z),
         subgroup_sizes: powers_of_two(smallest, largest),
+        max_groups_in_line: groups_x,
         copy_alignment: 1,
         max_addressed_words: if addresses { words } else { 0 },
     }
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!((silent.max_buffer_bytes, silent.max_binding_bytes), ((1 << 32) - 16, (1 << 32) - 16));
         assert_eq!(silent.max_parameter_words, 32);
         assert_eq!(silent.max_bindings, 40);
-        assert_eq!(silent.max_groups, 65_535);
+        assert_eq!(silent.max_groups(), [1 << 31, 65_535, 65_535]);
         assert_eq!(silent.subgroup_sizes, [32]);
 
         let sizes = vk::PhysicalDeviceSubgroupSizeControlProperties {

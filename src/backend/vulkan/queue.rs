@@ -177,7 +177,7 @@ impl explicit::Queue<Vulkan> for Queue {
         after: Option<(&Queue, Ticket)>,
     ) -> Result<Ticket> {
         let info = &self.device.adapter.info;
-        let max_groups = info.limits.max_groups;
+        let max_groups = info.limits.max_groups();
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &self.programs.lock(), max_groups)?;
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
@@ -219,7 +219,7 @@ impl explicit::Queue<Vulkan> for Queue {
         if steps.is_empty() {
             return Ok(None);
         }
-        let max_groups = self.device.adapter.info.limits.max_groups;
+        let max_groups = self.device.adapter.info.limits.max_groups();
         // A program runs no other program.
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &Slots::new(), max_groups)?;
         let mut program = self.new_batch()?;

@@ -153,6 +153,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             },
             copy_alignment: wgpu::COPY_BUFFER_ALIGNMENT,
             max_addressed_words: 0,
+            max_groups_in_line: limits.max_compute_workgroups_per_dimension,
         },
         features: Features {
             f16: features.contains(wgpu::Features::SHADER_F16),
