@@ -224,7 +224,7 @@ impl Batch {
             }
         }
         self.barrier(commands, self.stages, vk::PipelineStageFlags::HOST);
-        dispatches
+        used
     }
 
     fn dispatch(
