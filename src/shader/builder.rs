@@ -24,8 +24,8 @@ use std::collections::{HashMap, HashSet};
 const MAX_NESTING: usize = 60;
 
 /// The workgroups in a row of a folded dispatch. Kernels know the number: reading it would take as long as reading a
-/// parameter from memory. The smaller it is, the fewer surplus workgroups the last row has. As a power of two, it lets
-/// the last row reach 2^32 elements but not more, so that no index wraps.
+/// parameter from memory. The smaller it is, the fewer surplus workgroups the last row has. It is a power of two, as
+/// workgroups of kernels over elements are: then the last row ends at 2^32 elements or before, and no index wraps.
 pub(crate) const FOLDED_ROW: u32 = 1 << 12;
 
 /// For values that were computed in a branch or loop that may not have run.
