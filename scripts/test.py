@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,6 +32,7 @@ CARGO = shlex.split(os.environ.pop("CARGO", "cargo"))  # not for cargo itself, w
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 DRIVER = "level_zero_driver"
 MOST_FAILURES = 40  # lines of a program that are printed again at the end
+LAST_LINES = 20  # lines that are printed again of a program that does not say what failed
 MOST_PROGRAMS = 4  # at the same time: some take gigabytes
 PLACES = {"root": ROOT, "driver": TARGET / f"debug/examples/lib{DRIVER}.so"}
 
@@ -167,23 +169,26 @@ class Program:
     def failures_of(self, environment: dict) -> list[str]:
         """Returns what failed: nothing if the program passed."""
         unmatched, failures, in_panic = set(self.run.filters), [], False
+        newest = deque(maxlen=LAST_LINES)
         options = {"stdout": PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
         process = subprocess.Popen(self.command, cwd=ROOT, env=environment, **options)
         for line in process.stdout:
             self.lines.put(line)
+            newest.append(line.rstrip())
             # The tests' harnesses print `test NAME ... ok`, and are content if there is no test with such a name.
             if line.startswith("test "):
                 name = line.split(" ... ")[0]
                 unmatched = {part for part in unmatched if part not in name}
             # Failed tests, what a panic says in the line after its place, and what cargo says.
             panics = " panicked at " in line
-            if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic:
+            if line == "FAILED\n" or line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic:
                 failures.append(line.rstrip())
             in_panic = panics
         status = process.wait()
         if status == 0:
             # Some tests panic on purpose.
             return [f"no test has {part} in its name" for part in sorted(unmatched)]
+        failures = failures or list(newest)
         return [*failures, f"killed by signal {-status}" if status < 0 else f"exit status {status}"]
 
     def print_lines(self):

@@ -2,7 +2,7 @@
 
 use marquetry::Device;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// All device strings. A new backend adds one.
 const ALL: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
@@ -37,6 +37,28 @@ pub fn open(name: &'static str) -> Result<Device, String> {
     let opened = OPEN.lock().unwrap().get_or_insert_default().entry(name).or_default().clone();
     let device = opened.get_or_init(|| name.parse::<Device>().map_err(|error| format!("{error}\nrun `make setup`")));
     device.clone()
+}
+
+/// Opens all devices of this run. A device that cannot be opened fails the trials that need it.
+pub fn open_all() {
+    for device in selected() {
+        _ = open(device);
+    }
+}
+
+/// Debian's validation layer of Vulkan (1.3.239) looks devices up without a lock. It may crash if another thread opens
+/// or closes one meanwhile.
+static IN_USE: RwLock<()> = RwLock::new(());
+
+/// Does a trial's work. If it opens devices, no other trial works meanwhile.
+pub fn work<T>(opens_devices: bool, work: impl FnOnce() -> T) -> T {
+    let (_alone, _together);
+    if opens_devices {
+        _alone = IN_USE.write().unwrap_or_else(PoisonError::into_inner);
+    } else {
+        _together = IN_USE.read().unwrap_or_else(PoisonError::into_inner);
+    }
+    work()
 }
 
 /// Closes all devices, so that validation layers can report leaks.

@@ -150,7 +150,7 @@ pub fn check() -> bool {
             std::fs::write(docs.join(page), &now).expect("the page can be written");
         }
         if read(page) != now {
-            println!("\ndocs/{page} is not what this run has shown; `make ops` writes it anew");
+            report::complain(format_args!("docs/{page} is not what this run has shown; `make ops` writes it anew"));
             same = false;
         }
     }

@@ -3,6 +3,7 @@
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
 use crate::passed::{Identity, Passed};
+use crate::report::complain;
 use crate::trials::number;
 use marquetry::internals::tuning::{self, Block};
 use std::path::{Path, PathBuf};
@@ -178,14 +179,14 @@ fn print(tool: &str, count: usize, failures: Result<Vec<String>, String>, start:
     let failures = match failures {
         Ok(failures) => failures,
         Err(message) => {
-            println!("{tool:<20} {message}");
+            complain(format_args!("{tool}: {message}"));
             return false;
         }
     };
     let passed = count - failures.len();
     println!("{tool:<20} {passed:>5}/{count} passed  {:>6.1} s", start.elapsed().as_secs_f64());
     for failure in failures.iter().take(10) {
-        println!("  {failure}");
+        complain(format_args!("{tool}: {failure}"));
     }
     if failures.len() > 10 {
         println!("  ... and {} more", failures.len() - 10);

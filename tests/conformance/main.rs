@@ -54,6 +54,9 @@ fn main() -> ExitCode {
 fn run_trials() -> ExitCode {
     report::install_logger();
     let options = Options::from_args();
+    if !options.harness.list {
+        devices::open_all();
+    }
     let conclusion = libtest_mimic::run(&options.harness, options.select(trials::trials()));
     if options.harness.list {
         return ExitCode::SUCCESS;
@@ -63,12 +66,16 @@ fn run_trials() -> ExitCode {
     let compared = captured::were_compared();
     let errors = report::logged_errors();
     if errors > 0 {
-        println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
+        report::complain(format_args!("validation layers or the crate logged {errors} errors, see above"));
     }
     // The pages are about all cases on all devices. PoCL lacks features.
     let whole = options.are_whole() && devices::are_all_selected() && !devices::on_pocl();
+    let few_compared = whole && !compared;
+    if few_compared {
+        report::complain(format_args!("too few captured cases could be compared"));
+    }
     let documented = !whole || documents::check();
-    if conclusion.has_failed() || errors > 0 || !documented || whole && !compared {
+    if conclusion.has_failed() || errors > 0 || !documented || few_compared {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -86,7 +93,7 @@ fn run_child_and_check_kernels() -> ExitCode {
             child.args(std::env::args_os().skip(1)).env(CHILD, "1");
             child.env("MARQUETRY_VALIDATION", "1").env("MARQUETRY_DUMP", dump.path());
             // Without most optimisations, lavapipe compiles thousands of kernels in less time, and each computes
-            // little. The large kernels for GPUs would run for minutes.
+            // little.
             if !full_tier() && std::env::var_os("MARQUETRY_TUNING").is_none() {
                 child.env("GALLIVM_PERF", "nopt");
             }
@@ -97,7 +104,7 @@ fn run_child_and_check_kernels() -> ExitCode {
         return if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !status.success() {
-        println!("\nthe trials ended with {status}");
+        report::complain(format_args!("the trials ended with {status}"));
     }
     let kernels_pass = kernels::check(dump.path());
     if !kernels_pass {
@@ -109,7 +116,7 @@ fn run_child_and_check_kernels() -> ExitCode {
     let dumped = !options.are_whole()
         || !(vulkan.is_empty() || opencl.is_empty() || (cfg!(feature = "webgpu") && wgsl.is_empty()));
     if !dumped {
-        println!("the trials left no kernels to check");
+        report::complain(format_args!("the trials left no kernels to check"));
     }
     if status.success() && kernels_pass && dumped { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -108,9 +108,18 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record) {
-        if self.enabled(record.metadata()) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let (target, message) = (record.target(), record.args().to_string());
+        // The layer's own thread did not follow within ten seconds: "most likely a validation bug", it says.
+        let is_stall = message.contains("-state-timeout");
+        // wgpu names the objects of a message in records of their own.
+        if is_stall || message.starts_with('\t') {
+            eprintln!("\n{target} logged: {message}");
+        } else {
             ERRORS.fetch_add(1, Ordering::Relaxed);
-            eprintln!("{} logged: {}", record.target(), record.args());
+            eprintln!("\nerror: {target} logged: {message}");
         }
     }
 
@@ -121,6 +130,11 @@ impl Log for Logger {
 pub fn install_logger() {
     log::set_logger(&LOGGER).expect("no other logger");
     log::set_max_level(LevelFilter::Warn);
+}
+
+/// Prints why the run fails, if no trial does. `scripts/test.py` repeats such lines at its end.
+pub fn complain(reason: std::fmt::Arguments) {
+    println!("error: {reason}");
 }
 
 pub fn logged_errors() -> usize {

@@ -27,10 +27,11 @@ pub fn trials() -> Vec<Trial> {
                 continue;
             }
             let (op, run) = (case.op, case.run.clone());
+            let opens = OPENING.iter().any(|part| case.variant.contains(part));
             if captured::is_chosen(op, &case.variant, device) {
                 let run = run.clone();
                 let name = format!("{device}::captured::{op}::{}", case.variant);
-                trials.push(Trial::test(name, move || {
+                trials.push(trial(name, opens, move || {
                     let device = devices::open(device)?;
                     let failure = captured::try_captured(&*run, &device).err();
                     let missing = failure.as_ref().and_then(|failed| allowed_to_lack(&device, failed));
@@ -38,7 +39,7 @@ pub fn trials() -> Vec<Trial> {
                 }));
             }
             let variant = case.variant.clone();
-            trials.push(Trial::test(format!("{device}::{op}::{variant}"), move || {
+            trials.push(trial(format!("{device}::{op}::{variant}"), opens, move || {
                 let device_here = devices::open(device)?;
                 let start = Instant::now();
                 let failure = run(&device_here).err();
@@ -50,6 +51,13 @@ pub fn trials() -> Vec<Trial> {
     }
     trials
 }
+
+fn trial(name: String, opens_devices: bool, work: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+    Trial::test(name, move || devices::work(opens_devices, work))
+}
+
+/// What is in the names of cases that open devices.
+const OPENING: [&str; 2] = ["random_graphs", "compiled_for_many_shapes"];
 
 /// What a case is the first of, in the order in which cases are listed.
 #[derive(Clone, Copy, PartialEq)]
@@ -85,7 +93,7 @@ const HEAVY: [&str; 18] = [
 /// Whether a case is tried on a device. If the quick tier tries all devices, the first case of each operation is tried
 /// on all of them. The first case of each dtype is tried on Vulkan or on WebGPU, and a third of them on Level Zero. Of
 /// other cases half as many are tried, fewer of dtypes other than `f32`, and of heavy operations: most of the time goes
-/// into the compilation of kernels, and each dtype has its own.
+/// into the compilation of kernels, and each dtype has its own. Random graphs of `f32` are tried like first cases.
 fn is_tried(case: &Case, first: First, device: &str) -> bool {
     if full_tier() || !devices::are_all_selected() {
         return true;
@@ -103,6 +111,7 @@ fn is_tried(case: &Case, first: First, device: &str) -> bool {
     let rarity = match first {
         First::OfOperation => return true,
         First::OfDtype => 1,
+        First::Not if case.variant.starts_with("f32::random_graphs") => 1,
         First::Not => of_dtype * of_operation,
     };
     let number = number(&format!("{}::{}", case.op, case.variant));

@@ -41,8 +41,14 @@ pub(super) fn messenger() -> vk::DebugUtilsMessengerCreateInfoEXT<'static> {
         .pfn_user_callback(Some(on_message))
 }
 
-/// Takes one message. With the type GENERAL, the loader itself reports drivers that it skips. Such a message is logged
-/// but not kept, because it is no objection to what this crate does.
+/// Returns whether a message objects to what this crate does. With the type GENERAL, the loader reports drivers that it
+/// skips. With a timeout of its state, the layer (1.3.239) says that its own thread did not follow within ten seconds,
+/// "most likely a validation bug": a machine may have been stopped meanwhile.
+fn objects(kind: vk::DebugUtilsMessageTypeFlagsEXT, message: &str) -> bool {
+    kind != vk::DebugUtilsMessageTypeFlagsEXT::GENERAL && !message.contains("-state-timeout")
+}
+
+/// Takes one message, logs it, and keeps it if it objects to what this crate does.
 unsafe extern "system" fn on_message(
     _severity: vk::DebugUtilsMessageSeverityFlagsEXT,
     kind: vk::DebugUtilsMessageTypeFlagsEXT,
@@ -53,11 +59,11 @@ unsafe extern "system" fn on_message(
     let data = unsafe { data.as_ref() };
     // SAFETY: the strings of that structure are null or NUL-terminated, and live as long as it.
     let message = data.map_or(Cow::Borrowed("no data"), |data| unsafe { text(data.p_message) }).into_owned();
-    if kind == vk::DebugUtilsMessageTypeFlagsEXT::GENERAL {
-        log::warn!("Vulkan loader: {message}");
-    } else {
+    if objects(kind, &message) {
         log::error!("Vulkan validation: {message}");
         MESSAGES.lock().push(message);
+    } else {
+        log::warn!("Vulkan's loader or layer: {message}");
     }
     vk::FALSE
 }
@@ -72,4 +78,17 @@ unsafe fn text<'a>(string: *const std::ffi::c_char) -> Cow<'a, str> {
     }
     // SAFETY: not null, and the caller promises the rest.
     unsafe { CStr::from_ptr(string) }.to_string_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stalls_of_the_layer_are_no_objections() {
+        use vk::DebugUtilsMessageTypeFlagsEXT as Kind;
+        let stall = "Validation Error: [ UNASSIGNED-VkFence-state-timeout ] Timeout waiting for fence state to update.";
+        assert!(!objects(Kind::VALIDATION, stall) && !objects(Kind::GENERAL, "no driver"));
+        assert!(objects(Kind::VALIDATION, "Validation Error: [ SYNC-HAZARD-READ-AFTER-WRITE ]"));
+    }
 }
