@@ -428,10 +428,20 @@ impl<'k> Raw<'k> {
 /// Splits a linear index into coordinates along axes of these lengths, outermost first. Returns what is left of the
 /// index, then the coordinates.
 pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
+    take_apart_by(index, lengths, |index, length| (index / length, index % length))
+}
+
+/// The same by a function that divides: it returns the quotient and the rest.
+fn take_apart_by<'k>(
+    index: Value<'k>,
+    lengths: &[Value<'k>],
+    divide: impl Fn(Value<'k>, Value<'k>) -> (Value<'k>, Value<'k>),
+) -> (Value<'k>, Vec<Value<'k>>) {
     // Not with `let mut rest = index`: rustc 1.95 then changes the argument of a caller that uses it again.
     let (rest, mut coordinates) = lengths.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
-        found.push(rest % length);
-        (rest / length, found)
+        let (rest, own) = divide(rest, length);
+        found.push(own);
+        (rest, found)
     });
     coordinates.reverse();
     (rest, coordinates)
@@ -503,6 +513,13 @@ impl<'k> Grid<'k> {
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
         let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
         let (outermost, inner) = take_apart(index, inner);
+        [&[outermost], &inner[..]].concat()
+    }
+
+    /// Returns the same for an index below [`FEW`].
+    pub fn coordinates_of_few(&self, index: Value<'k>) -> Vec<Value<'k>> {
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        let (outermost, inner) = take_apart_by(index, inner, Value::divide_few);
         [&[outermost], &inner[..]].concat()
     }
 

@@ -95,7 +95,9 @@ parameters! {
     scale: Float = Float(config.dtype),
     /// The cap of the scores.
     softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
-    /// The keys per part.
+    /// The number of parts of the keys.
+    parts: Option<Size> = config.splits_keys().then_some(Size),
+    /// The keys per part. If it is not there, the kernel computes it.
     span: Option<Size> = config.has_span().then_some(Size),
     pages: Option<PageTable> = config.paged.then_some(PageTable),
     append: Option<Append> = config.append,
@@ -139,8 +141,14 @@ impl Attention {
     }
 
     /// Whether workgroups take parts of the keys.
-    pub fn has_span(&self) -> bool {
+    pub fn splits_keys(&self) -> bool {
         self.parts || self.tile.joins()
+    }
+
+    /// Whether the keys per part are a parameter. In pages, each sequence has its own number. With a mask, there might
+    /// be more parameters than every device takes.
+    pub fn has_span(&self) -> bool {
+        self.splits_keys() && !self.paged && self.mask.is_none()
     }
 
     /// The length of a row of the output.
@@ -334,43 +342,48 @@ impl<'k, S> AttentionBlock<'k, S> {
     fn new(kernel: &'k KernelBuilder, config: &Attention, source: impl Fn(&str, Computed<'_, 'k>) -> S) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
-        let Declared { scale, softcap, span, epilogue, ref pages, ref append, .. } = parameters;
+        let Declared { scale, softcap, parts, span, epilogue, ref pages, ref append, .. } = parameters;
         let grid = &parameters.lengths;
         // Divisions by 1 take no time.
         let is_step = matches!(config.tile, AttentionTile::FewRows(FewRows { is_step: true, .. }));
         let seq_q = if is_step { kernel.u32(1) } else { seq_q };
         let rows = group * seq_q;
-        let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
-        let most = config.paged.then(|| span.map_or(seq_kv, |span| span.min(seq_kv)));
+        // The workgroups of a sequence share its keys evenly, in whole blocks.
+        let block_keys = config.tile.block().1 as u32;
+        let own_span =
+            |keys: Value<'k>| parts.map(|parts| (keys + parts * block_keys - 1) / (parts * block_keys) * block_keys);
+        let most = config.paged.then(|| own_span(seq_kv).map_or(seq_kv, |span| span.min(seq_kv)));
         let block_rows = kernel.u32(config.tile.block().0 as u32);
-        let down = match config.tile {
-            AttentionTile::FewRows(_) => kernel.u32(1),
-            _ => (rows + block_rows - 1) / block_rows,
-        };
+        let down = (rows + block_rows - 1) / block_rows;
         let block = kernel.group_index();
         let batches = grid.size(kernel);
-        let part = block % parts;
-        let (batch, row_block) = match config.tile {
+        let (batch, row_block, part, coordinates) = match config.tile {
             // Blocks of the same rows are neighbours, and the last rows come first: if a query sees no key behind its
             // own, they take longest. A surplus workgroup gets a batch that is not there.
             AttentionTile::MatrixUnits(_) => {
                 let (batch, from_last) = (block % batches, block / batches);
-                (from_last.lt(down).select(batch, batches), down - 1 - from_last.min(down - 1))
+                let batch = from_last.lt(down).select(batch, batches);
+                let coordinates = grid.coordinates(batch.min(batches - 1));
+                (batch, down - 1 - from_last.min(down - 1), kernel.u32(0), coordinates)
             }
-            _ => (block / parts / down, block / parts % down),
+            AttentionTile::FewRows(_) => {
+                let (batch, part) = parts.map_or((block, kernel.u32(0)), |parts| block.divide_few(parts));
+                (batch, kernel.u32(0), part, grid.coordinates_of_few(batch.min(batches - 1)))
+            }
+            _ => {
+                let (block, part) = parts.map_or((block, kernel.u32(0)), |parts| (block / parts, block % parts));
+                let batch = block / down;
+                (batch, block % down, part, grid.coordinates(batch.min(batches - 1)))
+            }
         };
         let first_row = row_block * block_rows;
-        let coordinates = grid.coordinates(batch.min(batches - 1));
         let pages = pages.as_ref().map(|pages| Pages::new(kernel, pages, coordinates[0]));
         let seq_kv = pages.map_or(seq_kv, |pages| pages.length);
         // The last query stands at the last key.
         let from_end = |reach: Value<'k>| reach + (seq_kv - seq_q).convert(Scalar::I32);
         let reaches = [forward, backward];
         let [forward, backward] = if config.paged { reaches.map(from_end) } else { reaches };
-        // The workgroups of a sequence share its keys evenly, in whole blocks.
-        let block_keys = config.tile.block().1 as u32;
-        let evenly = |_| (seq_kv + parts * block_keys - 1) / (parts * block_keys) * block_keys;
-        let span = if config.paged { span.map(evenly) } else { span };
+        let span = span.or_else(|| own_span(seq_kv));
 
         let prologues = [parameters.q_prologue, parameters.k_prologue, parameters.v_prologue, parameters.mask_prologue];
         let mut prologues = config.prologues.iter().zip(prologues).map(|(config, at)| config.as_deref().zip(at));
@@ -408,7 +421,7 @@ impl<'k, S> AttentionBlock<'k, S> {
             batch,
             first_row,
             part,
-            parts,
+            parts: parts.unwrap_or(kernel.u32(1)),
             span,
             most,
             append: append.clone(),

@@ -50,6 +50,7 @@ pub(crate) use builder::FOLDED_ROW;
 pub use builder::KernelBuilder;
 pub use control::When;
 pub use cooperative::{CooperativeMatrix, MatrixLayout, MatrixRole, MatrixType, MatrixVar};
+pub(crate) use math::FEW;
 pub use memory::{Array, Var};
 pub(crate) use module::Code;
 pub use module::{Access, Module};

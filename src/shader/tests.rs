@@ -353,6 +353,30 @@ fn conversions_saturate() {
 }
 
 #[test]
+fn few_are_divided_exactly() {
+    let divisors = [1, 2, 3, 5, 7, 10, 63, 127, 641, 1000, 4095, 65_537, FEW as u32 - 1, FEW as u32, (1 << 24) + 1];
+    let beside = |divisor: u32| {
+        let quotients = (0..FEW as u32 / divisor + 2).step_by((FEW as u32 / divisor / 500).max(1) as usize);
+        let near = move |quotient: u32| [0, 1, 2].map(|x| quotient.saturating_mul(divisor).saturating_add(x));
+        let numbers = quotients.flat_map(near).filter_map(|x| x.checked_sub(1)).chain([FEW as u32 - 1]);
+        numbers.filter(|&x| x < FEW as u32).map(move |x| (x, divisor))
+    };
+    let mut pairs: Vec<(u32, u32)> = divisors.into_iter().flat_map(beside).collect();
+    pairs.resize(pairs.len().next_multiple_of(64), (0, 1));
+    let write = |k: &KernelBuilder| {
+        let [x, by] = ["x", "by"].map(|name| k.buffer(name, Type::U32, Access::Read));
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let i = k.global_index();
+        let (quotient, rest) = x.load(i).divide_few(by.load(i));
+        y.store(i * 2, quotient);
+        y.store(i * 2 + 1, rest);
+    };
+    let (numbers, by): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
+    let expected: Vec<u32> = pairs.iter().flat_map(|&(x, by)| [x / by, x % by]).collect();
+    check(64, write, &[&numbers, &by], pairs.len() as u32 / 64, &expected);
+}
+
+#[test]
 fn constants_that_wgsl_cannot_write() {
     let write = |k: &KernelBuilder| {
         let y = k.buffer("y", Type::F32, Access::Write);

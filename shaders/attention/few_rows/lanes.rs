@@ -6,7 +6,7 @@ use super::lines::{Lines, StepPage};
 use super::newest::Newest;
 use super::parts::Parts;
 use super::row::Row;
-use super::steps::Steps;
+use super::steps::{Step, Steps};
 use crate::kernels::elements::Runs;
 use crate::kernels::pages::BLOCK;
 use crate::shader::{KernelBuilder, Scalar, Type, Value, Var};
@@ -90,7 +90,7 @@ impl<'a, 'k> Work<'a, 'k> {
             };
             let scale = Row::scale(p);
             LaneRow {
-                row: Row::new(p, row),
+                row: Row::new(p, few, row),
                 query: query.into_iter().map(|x| x * scale).collect(),
                 sums: (0..few.per_run).map(|_| k.var(zero)).collect(),
             }
@@ -145,10 +145,10 @@ impl<'a, 'k> Work<'a, 'k> {
             |first| self.sides.iter().for_each(|side| self.load(side, first)),
             |newest| self.load_newest(newest),
         );
-        steps.visit(|first, end, next| {
+        steps.visit(|Step { first, end, next, has_next }| {
             let [keys, values] = &self.sides;
             let scores = self.scores(keys);
-            self.load(keys, next);
+            k.when(has_next, || self.load(keys, next));
             steps.keep_loads();
             let own_keys = self.keys(first);
             let rows = self.rows.iter().zip(scores);
@@ -167,8 +167,10 @@ impl<'a, 'k> Work<'a, 'k> {
                     }
                 }
             }
-            self.load(values, next);
-            self.page.find(p, next + few.step());
+            k.when(has_next, || {
+                self.load(values, next);
+                self.page.find(p, next + few.step());
+            });
         });
     }
 

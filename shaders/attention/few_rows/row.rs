@@ -1,14 +1,16 @@
 //! [`Row`]: the running softmax of a row.
 
 use super::super::{AttentionBlock, lowest};
+use super::FewRows;
 use crate::kernels::elements::Runs;
 use crate::shader::{Type, Value, Var};
 use std::f64::consts::LOG2_E;
 
 /// What a lane knows of a row, while it goes through the keys.
 pub(super) struct Row<'k> {
-    /// The first key that the row sees, and the number of keys that it sees.
-    seen: [Value<'k>; 2],
+    /// The first key that the row sees, and the number of keys that it sees. `None` if all rows see those of the
+    /// workgroup.
+    seen: Option<[Value<'k>; 2]>,
     /// Where the row of the mask begins.
     mask: Option<Value<'k>>,
     /// The largest exponent of two so far, and the sum of the weights.
@@ -17,10 +19,12 @@ pub(super) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    pub fn new(p: &AttentionBlock<'k, Runs<'k>>, row: Value<'k>) -> Self {
+    pub fn new(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, row: Value<'k>) -> Self {
         let k = p.kernel;
+        // In pages, a workgroup begins at a whole step, which may be before the first key that rows see.
+        let all_see_all = few.is_step && !p.config.paged;
         Row {
-            seen: p.keys_of_row(row),
+            seen: (!all_see_all).then(|| p.keys_of_row(row)),
             mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
             largest: k.var(lowest(k, Type::F32)),
             total: k.var(k.f32(0.0)),
@@ -45,7 +49,7 @@ impl<'k> Row<'k> {
         let minus_infinity = p.kernel.f32(f32::NEG_INFINITY);
         let exponent = |(key, score): (Value<'k>, Value<'k>)| {
             let score = p.softcap.map_or(score, |cap| score.divide(cap).tanh() * cap * LOG2_E);
-            let seen = key.lt(end) & (key - self.seen[0]).lt(self.seen[1]);
+            let seen = self.seen.map_or(key.lt(end), |[first, count]| key.lt(end) & (key - first).lt(count));
             let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(p.seq_kv - 1)));
             match mask.map(|mask| p.exponent_of_mask(seen, mask)) {
                 Some((seen, exponent)) => seen.select(score + exponent, minus_infinity),

@@ -56,21 +56,37 @@ impl<'a, 'k> Steps<'a, 'k> {
         }
     }
 
-    /// Visits the steps: the first key of each, where keys end, and the first key of the next step.
-    pub fn visit(&self, visit: impl FnOnce(Value<'k>, Value<'k>, Value<'k>)) {
+    /// Visits the steps.
+    pub fn visit(&self, visit: impl FnOnce(Step<'k>)) {
         let (k, [start, end], step) = (self.p.kernel, self.p.keys, self.few.step());
         let count = end.max(start) - start;
         match self.newest {
             Some((newest, is_newest)) => {
                 let more = is_newest.select(k.u32(step), 0);
-                k.for_rolled(self.own, count + more, step, |met| {
+                let count = count + more;
+                k.for_rolled(self.own, count, step, |met| {
                     let is_first = met.lt(self.own + more);
                     let next = start + met - more + step;
                     let first = is_first.select(newest.position, next - step);
-                    visit(first, is_first.select(newest.position + 1, end), next);
+                    let end = is_first.select(newest.position + 1, end);
+                    visit(Step { first, end, next, has_next: (met + step).lt(count) });
                 });
             }
-            None => k.for_rolled(self.own, count, step, |met| visit(start + met, end, start + met + step)),
+            None => k.for_rolled(self.own, count, step, |met| {
+                let first = start + met;
+                visit(Step { first, end, next: first + step, has_next: (met + step).lt(count) });
+            }),
         }
     }
+}
+
+/// The keys that a subgroup takes at a time.
+pub(super) struct Step<'k> {
+    /// The first key.
+    pub first: Value<'k>,
+    /// Where keys end.
+    pub end: Value<'k>,
+    /// The first key of the next step, and whether there is such a step.
+    pub next: Value<'k>,
+    pub has_next: Value<'k>,
 }

@@ -10,7 +10,7 @@ use super::lines::{Lines, StepPage};
 use super::newest::Newest;
 use super::parts::Parts;
 use super::row::Row;
-use super::steps::Steps;
+use super::steps::{Step, Steps};
 use super::{FewRows, RUN};
 use crate::base::dtype::DType;
 use crate::kernels::elements::{Runs, halves};
@@ -105,7 +105,7 @@ impl<'a, 'k> Work<'a, 'k> {
             few,
             types,
             member,
-            row: Row::new(p, row),
+            row: Row::new(p, few, row),
             query: query.collect(),
             keys,
             values,
@@ -147,9 +147,9 @@ impl<'a, 'k> Work<'a, 'k> {
             self.load_values(first);
         };
         steps.load_first(&self.page, load_first, |newest| self.load_newest(newest));
-        steps.visit(|first, end, next| {
+        steps.visit(|Step { first, end, next, has_next }| {
             let scores = self.scores();
-            self.load_keys(next);
+            k.when(has_next, || self.load_keys(next));
             steps.keep_loads();
             let (own, apart) = self.own_keys();
             let keys = apart.map(|apart| first + own + apart);
@@ -159,8 +159,10 @@ impl<'a, 'k> Work<'a, 'k> {
             };
             let (weights, rescale) = self.row.weights(p, keys.into_iter().zip(scores), end, of_row);
             self.add_values(&weights, rescale, keys.map(|key| key.lt(end)));
-            self.load_values(next);
-            self.page.find(p, next + few.step());
+            k.when(has_next, || {
+                self.load_values(next);
+                self.page.find(p, next + few.step());
+            });
         });
     }
 

@@ -9,6 +9,7 @@ use crate::engine::runtime::COUNTERS;
 use crate::kernels::attention::{Attention, AttentionTile, AttentionUnits, FewRows, MAX_COLUMNS};
 use crate::kernels::pages::PAGE;
 use crate::ops::subgroup_lanes;
+use crate::shader::FEW;
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
@@ -94,7 +95,10 @@ impl AttentionCall<'_> {
         let lanes = subgroup_lanes(device)?;
         let can = info.features.memory_model && device.tuning().attention.workgroup;
         let dtype = self.query.dtype();
+        // Workgroups that share keys are at most as many as the counters, and a folded dispatch has a row more.
+        let few_heads = self.batch.iter().product::<usize>() * self.kv_heads <= FEW / 2;
         if !can
+            || !few_heads
             || self.features == 0
             || dtype.size_in_bytes() > 4
             || !is_in_runs(self.query)

@@ -462,6 +462,7 @@ impl<'a> AttentionCall<'a> {
             backward,
             scale,
             softcap,
+            parts: config.splits_keys().then_some(parts),
             span: config.has_span().then_some(span),
             pages: None,
             append: None,

@@ -120,6 +120,7 @@ impl Trial {
             backward: reach - self.window + 1,
             scale: Word::of(self.scale(), wide, OP)?,
             softcap: softcap.then(|| Word::of(CAP, wide, OP)).transpose()?,
+            parts: None,
             span: None,
             pages: None,
             append: None,
