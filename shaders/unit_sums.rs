@@ -5,7 +5,7 @@
 //! if it is the same for both operands.
 
 use super::workgroup::tree;
-use crate::shader::{KernelBuilder, MatrixVar, Type, Value};
+use crate::shader::{KernelBuilder, MatrixVar, Scalar, Type, Value};
 use crate::tuning::UnitBlock;
 
 /// The lines and the depth of a unit.
@@ -19,18 +19,17 @@ pub(super) const SHARING: u32 = 4;
 /// The lines of a lane are this far apart.
 pub(super) const APART: u32 = 8;
 
-/// Rows that are stored together.
+/// Rows whose sums are added up together.
 const FOUR: u32 = 4;
 
-/// Words of workgroup memory between vectors. If neighbouring lines are neighbouring rows, lanes that store together
-/// use different banks.
-const fn pitch(units: u32) -> u32 {
-    units * UNIT + FOUR
+/// The distance between vectors in workgroup memory, in rows. Lanes that store together use different banks.
+const fn pitch(rows: u32) -> u32 {
+    rows + FOUR
 }
 
-/// Returns the bytes of workgroup memory that the sums take. A subgroup has sums of `units` units.
-pub(super) const fn memory(units: u32, subgroups: u32, vectors: u32) -> u32 {
-    4 * subgroups * vectors * pitch(units)
+/// Returns the bytes of workgroup memory that the sums take. A subgroup has sums of `rows` rows.
+pub(super) const fn memory(rows: u32, subgroups: u32, vectors: u32) -> u32 {
+    4 * subgroups * vectors * pitch(rows)
 }
 
 /// How an invocation is part of its workgroup.
@@ -61,43 +60,63 @@ pub(super) struct Sums<'a, 'k> {
     pub units: &'a [MatrixVar<'k>],
     pub subgroups: u32,
     pub vectors: u32,
+    /// How many lines of a lane are neighbouring rows: 1, 2 or 4.
+    pub neighbours: u32,
     /// Whether the first half of a workgroup's rows are gates for the second half.
     pub gated: bool,
 }
 
-/// Adds up the sums of the subgroups in workgroup memory. Each unit has 16 rows, and `row` tells at which row of the
-/// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows.
+/// Returns the row of a lane's line. Each unit has two of them, and some are neighbours.
+pub(super) fn row<'k>(member: &Member<'k>, line: u32, neighbours: u32) -> Value<'k> {
+    member.g * neighbours + (line / neighbours * APART * neighbours + line % neighbours)
+}
+
+/// Adds up the sums of the subgroups in workgroup memory. `store` gets a vector, a row, and the sums of four rows.
 /// If these are gates, it also gets the sums of the four rows that they gate.
 pub(super) fn add_up<'k>(
     k: &'k KernelBuilder,
-    Sums { units, subgroups, vectors, gated }: Sums<'_, 'k>,
+    Sums { units, subgroups, vectors, neighbours, gated }: Sums<'_, 'k>,
     member: &Member<'k>,
-    row: impl Fn(u32, u32) -> Value<'k>,
     store: impl Fn([Value<'k>; 2], &[Value<'k>]),
 ) {
-    let (rows, pitch) = (units.len() as u32 * UNIT, pitch(units.len() as u32));
-    let memory = k.workgroup_array(Type::F32, subgroups * vectors * pitch);
-    for (unit, sums) in (0..).zip(units) {
-        // A lane has four elements of each of its lines: two neighbours, and those eight columns from there.
-        for element in 0..8 {
-            let (line, column) = (line(element), element / 2 % 2 * APART + element % 2);
-            if column < vectors {
-                let vector = member.t * 2 + column;
-                let place = (member.subgroup * vectors + vector) * pitch + row(unit, line);
-                k.when(vector.lt(vectors), || memory.store(place, sums.element(element)));
-            }
+    let lines = units.len() as u32 * 2;
+    let rows = lines * APART;
+    let pitch = pitch(rows) / neighbours;
+    let memory = k.workgroup_array(Type { scalar: Scalar::F32, lanes: neighbours }, subgroups * vectors * pitch);
+    // A lane has four elements of each of its lines: those of two neighbouring vectors, and of the two eight behind.
+    for (pair, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let element = |line: u32| units[line as usize / 2].element(line % 2 * 4 + pair * 2 + column);
+        let first = pair * APART + column;
+        if first < vectors {
+            let vector = member.t * 2 + first;
+            let place = (member.subgroup * vectors + vector) * pitch + member.g;
+            k.when(vector.lt(vectors), || {
+                for group in 0..lines / neighbours {
+                    let sums: Vec<_> = (0..neighbours).map(|i| element(group * neighbours + i)).collect();
+                    memory.store(place + group * APART, if let [sum] = sums[..] { sum } else { k.vector(&sums) });
+                }
+            });
         }
     }
     k.barrier();
     let parts = if gated { 2 } else { 1 };
     let (outputs, fours) = (rows / parts, rows / parts / FOUR);
-    k.for_step(k.local_index(), vectors * fours, subgroups * LANES, |four| {
+    let visit = |four: Value<'k>| {
         let (vector, row) = (four / fours, four % fours * FOUR);
-        let sum = |e: u32| {
-            let of = |subgroup| memory.load(vector * pitch + row + (subgroup * vectors * pitch + e));
+        let four = |part: u32| {
+            let of = |subgroup: u32| {
+                let place = vector * pitch + (row + part * outputs) / neighbours + subgroup * vectors * pitch;
+                let loads = (0..FOUR / neighbours).map(|i| memory.load(place + i).lanes());
+                k.vector(&loads.collect::<Vec<_>>().concat())
+            };
             tree((0..subgroups).map(of).collect(), &|&a, &b| a + b)
         };
-        let four = |part: u32| k.vector(&[0, 1, 2, 3].map(|e| sum(part * outputs + e)));
         store([vector, row], &(0..parts).map(four).collect::<Vec<_>>());
-    });
+    };
+    let (count, members) = (vectors * fours, subgroups * LANES);
+    if count <= members {
+        k.when(k.local_index().lt(count), || visit(k.local_index()));
+    } else {
+        k.for_step(k.local_index(), count, members, visit);
+    }
 }

@@ -144,7 +144,7 @@ impl BlockProduct {
         let parts = 4 * self.workgroup() * self.count;
         let norm = self.normalized.map_or(0, |loads| 16 * loads * self.count + parts);
         let norm_of_results = self.norm_of_results.map_or(0, |_| 4 * self.workgroup() + 4);
-        Some(unit_sums::memory(1, subgroups, self.count) + norm + norm_of_results)
+        Some(unit_sums::memory(UNIT, subgroups, self.count) + norm + norm_of_results)
     }
 }
 

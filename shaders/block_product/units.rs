@@ -111,17 +111,11 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
             sums.set(k.matrix_of_elements(types[2], &(0..8).map(sum).collect::<Vec<_>>()));
         }
     });
-    let sums = Sums { units: &[sums], subgroups, vectors: config.count, gated: config.gate.is_some() };
-    unit_sums::add_up(
-        k,
-        sums,
-        &member,
-        |_, line| g + line * APART,
-        |place, fours| {
-            let four = config.gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
-            config.store(k, &part, &y, place, four);
-        },
-    );
+    let sums = Sums { units: &[sums], subgroups, vectors: config.count, neighbours: 1, gated: config.gate.is_some() };
+    unit_sums::add_up(k, sums, &member, |place, fours| {
+        let four = config.gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
+        config.store(k, &part, &y, place, four);
+    });
     if let Some(loads) = config.norm_of_results {
         let weights = vector("norm");
         let normalized = k.buffer("normalized", Type::vec4(Scalar::U32), Access::Write);

@@ -323,7 +323,10 @@ impl<'k> ProductBlock<'k> {
         let group = k.group_index();
         // Without batches there is no division: it would take long compared with a product with a vector.
         let (batch, block, real) = if config.batch_rank == 0 {
-            (k.u32(0), group.min(per_product - 1), group.lt(per_product))
+            // Vectors clamp each line, so a surplus workgroup of them needs no block that is there.
+            let is_of_vectors = matches!(config.tile, MatmulTile::UnitVectors(_));
+            let block = if is_of_vectors { group } else { group.min(per_product - 1) };
+            (k.u32(0), block, group.lt(per_product))
         } else {
             let batch = group / per_product;
             (batch, group % per_product, batch.lt(batches))
@@ -334,6 +337,11 @@ impl<'k> ProductBlock<'k> {
             // Blocks with the same part of the matrix are neighbours.
             MatmulTile::Vectors(Vectors { side: VectorSide::Rows, .. }) => (block % down, block / down),
             MatmulTile::Vectors(Vectors { side: VectorSide::Columns, .. }) => (block / across, block % across),
+            // Blocks of the same columns are neighbours, so the matrix is read from memory once.
+            MatmulTile::UnitVectors(_) => {
+                let (column, row) = block.divide_few(down);
+                (row, column)
+            }
             _ => {
                 let band = block / (across * BAND);
                 let height = (down - band * BAND).min(BAND);

@@ -1,5 +1,5 @@
-//! Products of a matrix and up to 16 vectors on matrix units, from registers. The matrix is read once. The subgroups of
-//! a workgroup share the depth, and each loads a step ahead.
+//! Products of a matrix and vectors on matrix units, from registers. A workgroup multiplies up to 16 vectors, so for
+//! these the matrix is read once. The subgroups of a workgroup share the depth, and each loads a step ahead.
 
 use super::{Along, Matmul, Matrix, Output, ProductBlock, in_runs};
 use crate::kernels::elements::halves;
@@ -14,7 +14,7 @@ pub(crate) struct UnitVectors {
     pub count: u32,
     /// The axis along which 16 bytes of the matrix are contiguous.
     pub along: Along,
-    /// Units of columns that a subgroup multiplies by the same vectors, if the matrix is read along the depth.
+    /// Units of columns that a subgroup multiplies by the same vectors. Across the depth, 2 or 4.
     pub columns: u32,
     pub subgroups: u32,
     /// True if the depth is a multiple of a step's.
@@ -29,8 +29,8 @@ pub(crate) struct UnitVectors {
 /// Elements of 16 bytes.
 const LOAD: u32 = 8;
 
-/// Loads of a line in a step, if they lie along the depth.
-const LOADS: u32 = 2;
+/// The fours of a lane are this many rows apart.
+const ROWS_APART: u32 = 4 * APART;
 
 impl UnitVectors {
     /// The most vectors of a workgroup.
@@ -60,8 +60,8 @@ impl UnitVectors {
             (depth, 8, 2, true),
             (depth, 16, 1, true),
             (depth, 5, 1, false),
-            (other, 8, 1, true),
-            (other, 12, 1, false),
+            (other, 8, 2, true),
+            (other, 12, 4, false),
         ];
         let gated = [(depth, 8, 2, true), (depth, 4, 1, false)].map(sample);
         let gated = gated.map(|tile| UnitVectors { gate: Some(UnaryOp::Silu), ..tile });
@@ -73,42 +73,50 @@ impl UnitVectors {
         self.subgroups * LANES
     }
 
-    /// The units of a subgroup.
-    const fn units(self) -> u32 {
-        match self.along {
-            Along::Depth => self.columns,
-            // A load has eight columns, and a unit has two of them.
-            Along::Other => LOAD / 2,
-        }
-    }
-
     /// Rows and columns of a workgroup's block.
     pub const fn block(self) -> [u32; 2] {
-        [self.count, self.units() * UNIT / if self.gate.is_some() { 2 } else { 1 }]
+        [self.count, self.columns * UNIT / if self.gate.is_some() { 2 } else { 1 }]
+    }
+
+    /// Loads of a vector's line in a step.
+    const fn loads(self) -> u32 {
+        match self.along {
+            Along::Depth => 2,
+            // Then a lane always has eight loads of 16 bytes of the matrix, or sixteen of 8.
+            Along::Other => 4 / self.columns,
+        }
     }
 
     /// The depth of a subgroup's step.
     pub const fn step(self) -> u32 {
-        match self.along {
-            Along::Depth => SHARING * LOAD * LOADS,
-            Along::Other => SHARING * LOAD,
-        }
+        SHARING * LOAD * self.loads()
+    }
+
+    /// The columns of a load, if the matrix is read across the depth. A unit has two of them.
+    const fn run(self) -> u32 {
+        2 * self.columns
+    }
+
+    /// How many lines of the matrix that a lane has are neighbours.
+    const fn neighbours(self) -> u32 {
+        let lines = self.columns * 2 / if self.gate.is_some() { 2 } else { 1 };
+        if lines < 4 { lines } else { 4 }
     }
 
     /// The bytes of workgroup memory.
     pub const fn memory(self) -> u32 {
-        unit_sums::memory(self.units(), self.subgroups, self.count)
+        unit_sums::memory(self.columns * UNIT, self.subgroups, self.count)
     }
 }
 
-/// An operand in runs of 16 bytes along the depth or across it.
+/// An operand in runs of 16 bytes along the depth, or of 8 or 16 across it.
 struct Operand<'k> {
     buffer: Array<'k>,
     /// Where the lane's lines begin, or its columns at depth 0.
     lines: Vec<Value<'k>>,
     /// The distance to the next depth, if runs lie across it.
     depth_stride: Value<'k>,
-    /// What has been loaded for the next step.
+    /// What has been loaded for the next step: of each line, or of each depth.
     next: Vec<Var<'k>>,
 }
 
@@ -134,132 +142,130 @@ impl<'a, 'k> Work<'a, 'k> {
     fn new(p: &'a ProductBlock<'k>, product: &Matmul, config: UnitVectors) -> Self {
         let (k, member) = (p.k, Member::new(p.k));
         let types = MatrixType::of_units(product.dtype(), [UNIT; 3]);
-        let zero = k.u32(0).splat(4);
-        let operand = |name, lines: Vec<Value<'k>>, depth_stride, loads: usize| {
-            let buffer = k.buffer(name, Type::vec4(Scalar::U32), Access::Read);
+        let operand = |name, lanes, lines: Vec<Value<'k>>, depth_stride, loads: usize| {
+            let buffer = k.buffer(name, Type { scalar: Scalar::U32, lanes }, Access::Read);
+            let zero = k.u32(0).splat(lanes);
             Operand { buffer, lines, depth_stride, next: (0..loads).map(|_| k.var(zero)).collect() }
         };
         // Beyond the edge, the last line is multiplied again.
         let vector = |line| p.a.index((p.first_row + member.g + line).min(p.m - 1), k.u32(0)) / LOAD;
         let vectors: Vec<_> = (0..config.count).step_by(APART as usize).map(vector).collect();
-        let count = vectors.len();
-        let (vectors, matrix) = match config.along {
+        let loads = config.loads() as usize;
+        let count = vectors.len() * loads;
+        let vectors = operand("a", 4, vectors, k.u32(1), count);
+        let matrix = match config.along {
             Along::Depth => {
                 let line = |line: u32| {
                     // The columns behind a gate follow all gates.
-                    let [_, columns] = config.block();
-                    let column = (p.first_column + member.g + line % columns).min(p.n - 1);
-                    let behind = p.behind_gates.filter(|_| line >= columns);
+                    let outputs = config.block()[1] / APART;
+                    let own = unit_sums::row(&member, line % outputs, config.neighbours());
+                    let column = (p.first_column + own).min(p.n - 1);
+                    let behind = p.behind_gates.filter(|_| line >= outputs);
                     (p.b.index(k.u32(0), column) + behind.unwrap_or(k.u32(0))) / LOAD
                 };
-                let lines: Vec<_> = (0..config.columns * UNIT).step_by(APART as usize).map(line).collect();
-                let loads = lines.len() * LOADS as usize;
-                (operand("a", vectors, k.u32(1), count * LOADS as usize), operand("b", lines, k.u32(1), loads))
+                let lines: Vec<_> = (0..config.columns * 2).map(line).collect();
+                let count = lines.len() * loads;
+                operand("b", 4, lines, k.u32(1), count)
             }
             Along::Other => {
-                let Matrix { start, row_stride, .. } = p.b;
-                let columns = (start + (p.first_column + member.g * LOAD).min(p.n - LOAD)) / LOAD;
-                let stride = in_runs(row_stride, LOAD);
-                (operand("a", vectors, k.u32(1), count), operand("b", vec![columns], stride, LOAD as usize))
+                let (Matrix { start, row_stride, .. }, run) = (p.b, config.run());
+                let columns = (start + (p.first_column + member.g * run).min(p.n - run)) / run;
+                let stride = in_runs(row_stride, run);
+                operand("b", run / 2, vec![columns], stride, LOAD as usize * loads)
             }
         };
-        let sums = (0..config.units()).map(|_| k.zero_matrix(types[2])).collect();
+        let sums = (0..config.columns).map(|_| k.zero_matrix(types[2])).collect();
         Work { k, config, p, types, member, vectors, matrix, sums }
     }
 
     /// Loads what a step multiplies. Beyond the depth, it is 0.
     fn load(&self, step: Value<'k>) {
-        let runs = self.p.depth / LOAD;
-        let within = |run: Value<'k>| if self.config.whole { run } else { run.min(runs - 1) };
+        let count = self.p.depth / LOAD;
+        let within = |run: Value<'k>| if self.config.whole { run } else { run.min(count - 1) };
         let or_zero = |run: Value<'k>, vector: Value<'k>| match self.config.whole {
             true => vector,
-            false => run.lt(runs).select(vector, 0),
+            false => run.lt(count).select(vector, 0),
         };
-        let along = |operand: &Operand<'k>, loads: u32| {
-            let places = operand.lines.iter().flat_map(|&line| (0..loads).map(move |load| (line, load)));
-            for (next, (line, load)) in operand.next.iter().zip(places) {
-                let run = (step * loads + load) * SHARING + self.member.t;
+        let runs: Vec<_> = (0..self.config.loads())
+            .map(|load| (step * self.config.loads() + load) * SHARING + self.member.t)
+            .collect();
+        let along = |operand: &Operand<'k>| {
+            let places = operand.lines.iter().flat_map(|&line| runs.iter().map(move |&run| (line, run)));
+            for (next, (line, run)) in operand.next.iter().zip(places) {
                 next.set(or_zero(run, operand.buffer.load(line + within(run))));
             }
         };
+        along(&self.vectors);
         if self.config.along == Along::Depth {
-            along(&self.vectors, LOADS);
-            return along(&self.matrix, LOADS);
+            return along(&self.matrix);
         }
-        along(&self.vectors, 1);
-        let (run, stride) = (step * SHARING + self.member.t, self.matrix.depth_stride);
-        let first = self.matrix.lines[0] + within(run) * LOAD * stride;
-        for (depth, next) in (0..).zip(&self.matrix.next) {
-            next.set(or_zero(run, self.matrix.buffer.load(first + stride * depth)));
+        for (&run, depths) in runs.iter().zip(self.matrix.next.chunks(LOAD as usize)) {
+            let first = self.matrix.lines[0] + within(run) * LOAD * self.matrix.depth_stride;
+            for (depth, next) in (0..).zip(depths) {
+                next.set(or_zero(run, self.matrix.buffer.load(first + self.matrix.depth_stride * depth)));
+            }
         }
     }
 
     /// Goes through the depth. While a step is multiplied, the next one is loaded.
     fn add_products(&self) {
-        let (k, step) = (self.k, self.config.step());
-        let steps = (self.p.depth + (step - 1)) / step;
-        self.load(self.member.subgroup.min(steps - 1));
-        k.for_rolled(self.member.subgroup, steps, self.config.subgroups, |step| {
-            let [vectors, matrix] = [&self.vectors, &self.matrix]
-                .map(|operand| operand.next.iter().map(|next| next.get()).collect::<Vec<_>>());
-            // The last step loads once more, and nothing uses it.
-            self.load((step + self.config.subgroups).min(steps - 1));
-            match self.config.along {
-                Along::Depth => self.multiply_along(&vectors, &matrix),
-                Along::Other => self.multiply_across(&vectors, &matrix),
-            }
+        let (k, step, subgroups) = (self.k, self.config.step(), self.config.subgroups);
+        let (first, steps) = (self.member.subgroup, (self.p.depth + (step - 1)) / step);
+        k.when(first.lt(steps), || {
+            self.load(first);
+            k.for_rolled(first + subgroups, steps, subgroups, |next| {
+                let loaded = self.loaded();
+                self.load(next);
+                self.multiply(loaded);
+            });
+            self.multiply(self.loaded());
         });
     }
 
-    /// Returns the vectors for a unit: the first or the second half of loads.
-    fn columns(&self, loads: &[Value<'k>], half: u32) -> Vec<Value<'k>> {
-        let words = loads.iter().flat_map(|load| [0, 1].map(|word| load.lane(half * 2 + word)));
-        // If there are no more than eight, the other columns are 0.
-        words.chain(std::iter::repeat_n(self.k.u32(0), 2)).take(4).collect()
+    fn loaded(&self) -> [Vec<Value<'k>>; 2] {
+        [&self.vectors, &self.matrix].map(|operand| operand.next.iter().map(|next| next.get()).collect())
     }
 
-    fn multiply(&self, unit: usize, words: &[Value<'k>], columns: &[Value<'k>]) {
-        let [rows, columns] =
-            [(self.types[0], words), (self.types[1], columns)].map(|(ty, words)| self.k.matrix_of_words(ty, words));
-        let sum = self.sums[unit];
-        sum.set(rows.multiply_add(columns, sum.get()));
-    }
-
-    fn multiply_along(&self, vectors: &[Value<'k>], matrix: &[Value<'k>]) {
-        let loads = LOADS as usize;
+    /// Multiplies what has been loaded.
+    fn multiply(&self, [vectors, matrix]: [Vec<Value<'k>>; 2]) {
+        let loads = self.config.loads() as usize;
         for (load, half) in (0..loads).flat_map(|load| [0, 1].map(|half| (load, half))) {
-            let own: Vec<_> = vectors.chunks(loads).map(|line| line[load]).collect();
-            let columns = self.columns(&own, half);
-            for (unit, lines) in matrix.chunks(2 * loads).enumerate() {
-                let words: Vec<_> = [lines[load], lines[loads + load]]
-                    .iter()
-                    .flat_map(|line| [0, 1].map(|word| line.lane(half * 2 + word)))
-                    .collect();
-                self.multiply(unit, &words, &columns);
-            }
-        }
-    }
-
-    fn multiply_across(&self, vectors: &[Value<'k>], matrix: &[Value<'k>]) {
-        for (half, depths) in (0..).zip(matrix.chunks(4)) {
-            let columns = self.columns(vectors, half);
-            for unit in 0..self.config.units() {
-                // The unit's lines of this lane are two neighbouring columns.
-                let line =
-                    |upper| [0, 2].map(|depth| halves([depths[depth].lane(unit), depths[depth + 1].lane(unit)], upper));
-                self.multiply(unit as usize, &[line(0), line(1)].concat(), &columns);
+            let own = vectors.chunks(loads).flat_map(|line| words_of(line[load], half));
+            // If there are no more than eight vectors, the other columns are 0.
+            let own: Vec<_> = own.chain(std::iter::repeat_n(self.k.u32(0), 2)).take(4).collect();
+            let columns = self.k.matrix_of_words(self.types[1], &own);
+            for (unit, sum) in self.sums.iter().enumerate() {
+                let words = match self.config.along {
+                    Along::Depth => {
+                        let lines = &matrix[unit * 2 * loads..];
+                        [lines[load], lines[loads + load]].map(|line| words_of(line, half))
+                    }
+                    Along::Other => {
+                        // The unit's lines of this lane are two neighbouring columns.
+                        let depths: Vec<_> = matrix[load * LOAD as usize + half as usize * 4..]
+                            .iter()
+                            .map(|x| x.lane(unit as u32))
+                            .take(4)
+                            .collect();
+                        [0, 1].map(|upper| [0, 2].map(|depth| halves([depths[depth], depths[depth + 1]], upper)))
+                    }
+                };
+                let rows = self.k.matrix_of_words(self.types[0], &words.concat());
+                sum.set(rows.multiply_add(columns, sum.get()));
             }
         }
     }
 
     fn store(&self, y: &Output<'k>) {
         let UnitVectors { along, subgroups, count: vectors, gate, .. } = self.config;
-        let row = |unit: u32, line: u32| match along {
-            Along::Depth => self.member.g + (unit * UNIT + line * APART),
-            Along::Other => self.member.g * LOAD + (unit * 2 + line),
-        };
-        let sums = Sums { units: &self.sums, subgroups, vectors, gated: gate.is_some() };
-        unit_sums::add_up(self.k, sums, &self.member, row, |[vector, column], fours| {
+        let neighbours = self.config.neighbours();
+        let sums = Sums { units: &self.sums, subgroups, vectors, neighbours, gated: gate.is_some() };
+        unit_sums::add_up(self.k, sums, &self.member, |[vector, row], fours| {
+            let column = match along {
+                Along::Depth => row,
+                // A lane has the columns of a run, one or two fours.
+                Along::Other => row % ROWS_APART / 4 * self.config.run() + row / ROWS_APART * 4,
+            };
             let four = gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
             let (vector, column) = (self.p.first_row + vector, self.p.first_column + column);
             let place = |e: u32| [vector, column + e];
@@ -268,6 +274,11 @@ impl<'a, 'k> Work<'a, 'k> {
             y.store_four(self.p, four, &beside, place);
         });
     }
+}
+
+/// Returns the first or the second half of a load.
+fn words_of(load: Value<'_>, half: u32) -> [Value<'_>; 2] {
+    [0, 1].map(|word| load.lane(half * 2 + word))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::matmul::portable_tile;
 use super::{largest_team, subgroup_lanes};
+use crate::backend::info::DeviceInfo;
 use crate::base::dtype::DType;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -19,6 +20,7 @@ use crate::kernels::matmul::{
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::shared_buffers;
+use crate::shader::FEW;
 use crate::tuning;
 
 /// At most this many rows or columns are treated as vectors, which do not fill blocks.
@@ -314,32 +316,50 @@ impl BatchedProduct {
         device.tuning().units.vectors && may_use && dtype.size_in_bytes() == 2 && units.multiply(dtype, [16; 3])
     }
 
-    /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to
-    /// do so, or if an operand cannot be read 16 bytes at a time. The vectors are read along the depth, and with a gate
-    /// the matrix, too.
+    /// Returns how matrix units multiply vectors of a dtype from registers. `None` if the device is not known to do so,
+    /// if an operand cannot be read 16 bytes at a time, or if tiles in workgroup memory are faster. The vectors are
+    /// read along the depth, and with a gate the matrix, too.
     pub fn unit_vectors(&self, device: &Device, dtype: DType, gate: Option<UnaryOp>) -> Option<UnitVectors> {
-        let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
-        let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64 && self.windows.is_none();
-        if !pays || !BatchedProduct::has_unit_vectors(device, dtype) {
+        BatchedProduct::has_unit_vectors(device, dtype).then(|| self.in_unit_vectors(device.info(), gate)).flatten()
+    }
+
+    /// The same for devices that can do so.
+    fn in_unit_vectors(&self, info: &DeviceInfo, gate: Option<UnaryOp>) -> Option<UnitVectors> {
+        let [m, n, k] = self.sizes;
+        if m < 2 || n < 64 || k < 64 || self.windows.is_some() {
             return None;
         }
         let [Some(Along::Depth), Some(along)] = self.along(8) else { return None };
         if gate.is_some() && along != Along::Depth {
             return None;
         }
-        let needed = units.subgroups * tuning::compute_units(info.compute_units);
         let vectors = |columns, subgroups| {
             // Vectors of other numbers share a kernel.
-            let count = m.next_power_of_two() as u32;
+            let count = (m.next_power_of_two() as u32).min(UnitVectors::MOST);
             let tile = UnitVectors { count, along, columns, subgroups, whole: true, stored_quads: false, gate };
             let (step, stored_quads) = (tile.step() as usize, n.is_multiple_of(4));
             UnitVectors { whole: k.is_multiple_of(step), stored_quads, ..tile }
         };
-        // With two units of columns, a subgroup reads the vectors half as often.
         let groups = |columns| self.blocks(vectors(columns, 1).block()).unwrap_or(usize::MAX);
-        let pair = along == Along::Depth && groups(2).saturating_mul(16) >= needed;
-        let columns = if pair { 2 } else { 1 };
-        let subgroups = (needed / groups(columns).max(1)).next_power_of_two().clamp(4, 16) as u32;
+        let compute_units = tuning::compute_units(info.compute_units);
+        // With more units of columns, a subgroup reads the vectors less often. But then there are fewer workgroups.
+        let (narrow, wide, enough) = match along {
+            Along::Depth => (1, 2, compute_units / 2),
+            Along::Other => (2, 4, compute_units * 3 / 2),
+        };
+        let columns = if groups(wide) >= enough { wide } else { narrow };
+        let groups = groups(columns);
+        // Each row of blocks reads the whole matrix.
+        let rows = m.div_ceil(UnitVectors::MOST as usize);
+        let outputs = self.batches().saturating_mul(m).saturating_mul(n);
+        let is_small = outputs <= 1024 * compute_units && k <= 1024;
+        let is_read_twice = rows == 2 && along == Along::Depth && self.lengths.is_empty() && k >= 1024;
+        if !(rows == 1 || is_small || is_read_twice) || groups / self.batches() > FEW / 2 {
+            return None;
+        }
+        let busy = if rows == 1 { 16 } else { (16 * compute_units / groups).clamp(8, 16) };
+        let steps = k.div_ceil(vectors(columns, 1).step() as usize);
+        let subgroups = (1 << busy.min(steps).ilog2()).max(4);
         let tiles = [subgroups, (subgroups / 2).max(4), 4].into_iter().map(|subgroups| vectors(columns, subgroups));
         let fits = |tile: &UnitVectors| {
             tile.memory() <= info.limits.max_workgroup_memory
@@ -434,5 +454,48 @@ impl Operand {
             return Some(Along::Depth);
         }
         (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::info::DeviceKind;
+    use crate::base::backend_kind::BackendKind;
+
+    #[test]
+    fn small_products_and_few_rows_are_multiplied_from_registers() {
+        let mut info = DeviceInfo::sample(BackendKind::Vulkan, DeviceKind::Discrete, Some(132));
+        info.limits.max_workgroup_memory = 48 << 10;
+        info.limits.max_workgroup_invocations = 1024;
+        let chosen = |batch: usize, sizes: [usize; 3], along: Along| {
+            let [m, n, k] = sizes;
+            let layout = |rows, columns| Layout::contiguous([batch, rows, columns].into_iter().collect());
+            let right = match along {
+                Along::Depth => layout(n, k).permuted(&[0, 2, 1]),
+                Along::Other => layout(k, n),
+            };
+            let problem = BatchedProduct::new(&layout(m, k), &right, sizes);
+            problem.in_unit_vectors(&info, None).map(|tile| [tile.count, tile.columns, tile.subgroups])
+        };
+        let (depth, other) = (Along::Depth, Along::Other);
+        assert_eq!(chosen(1, [256, 256, 256], depth), Some([16, 2, 4]));
+        assert_eq!(chosen(1, [256, 256, 256], other), Some([16, 2, 4]));
+        assert_eq!(chosen(1, [8, 4096, 4096], depth), Some([8, 2, 16]));
+        assert_eq!(chosen(1, [5, 1024, 1024], depth), Some([8, 1, 16]));
+        assert_eq!(chosen(1, [16, 16384, 1024], other), Some([16, 4, 8]));
+        assert_eq!(chosen(1, [128, 1024, 1024], depth), Some([16, 2, 8]));
+        assert_eq!(chosen(1, [32, 14336, 4096], depth), Some([16, 2, 8]));
+        // The matrix would be read too often, or the depth of few blocks has to be cut.
+        for (batch, sizes, along) in [
+            (1, [512, 512, 512], depth),
+            (1, [32, 14336, 4096], other),
+            (1, [33, 14336, 4096], depth),
+            (1, [64, 64, 14336], depth),
+            (64, [32, 4096, 64], depth),
+            (1, [1, 4096, 4096], depth),
+        ] {
+            assert_eq!(chosen(batch, sizes, along), None, "{batch} of {sizes:?}");
+        }
     }
 }

@@ -210,6 +210,9 @@ pub fn add(suite: &mut Suite) {
             ("columns", [49, 48, 37]),
             ("odd", [131, 67, 129]),
             ("deep", [48, 2048, 64]),
+            // For vectors on units: columns that are no multiple of 4, and many of them.
+            ("vectors", [40, 328, 190]),
+            ("wide", [9, 72, 12800]),
             // Enough rows that bytes are first copied along the depth.
             ("tall", [260, 96, 40]),
         ] {
@@ -220,7 +223,8 @@ pub fn add(suite: &mut Suite) {
                 (Transposed, Transposed),
                 (Unaligned, Sliced),
             ] {
-                let skipped = name == "tall" && (!bytes || left != Contiguous);
+                let skipped = name == "tall" && (!bytes || left != Contiguous)
+                    || matches!(name, "vectors" | "wide") && (bytes || left != Contiguous);
                 if dtype.size_in_bytes() > 2 || dtype == DType::BF16 && left == Transposed || skipped {
                     continue;
                 }
