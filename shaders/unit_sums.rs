@@ -83,7 +83,7 @@ pub(super) fn add_up<'k>(
     let rows = lines * APART;
     let pitch = pitch(rows) / neighbours;
     let memory = k.workgroup_array(Type { scalar: Scalar::F32, lanes: neighbours }, subgroups * vectors * pitch);
-    // A lane has four elements of each of its lines: those of two neighbouring vectors, and of the two eight behind.
+    // In each of its lines a lane has the sums of four vectors: of two neighbours, and of the two that come eight later.
     for (pair, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let element = |line: u32| units[line as usize / 2].element(line % 2 * 4 + pair * 2 + column);
         let first = pair * APART + column;
@@ -101,7 +101,7 @@ pub(super) fn add_up<'k>(
     k.barrier();
     let parts = if gated { 2 } else { 1 };
     let (outputs, fours) = (rows / parts, rows / parts / FOUR);
-    let visit = |four: Value<'k>| {
+    k.for_step(k.local_index(), vectors * fours, subgroups * LANES, |four| {
         let (vector, row) = (four / fours, four % fours * FOUR);
         let four = |part: u32| {
             let of = |subgroup: u32| {
@@ -112,11 +112,5 @@ pub(super) fn add_up<'k>(
             tree((0..subgroups).map(of).collect(), &|&a, &b| a + b)
         };
         store([vector, row], &(0..parts).map(four).collect::<Vec<_>>());
-    };
-    let (count, members) = (vectors * fours, subgroups * LANES);
-    if count <= members {
-        k.when(k.local_index().lt(count), || visit(k.local_index()));
-    } else {
-        k.for_step(k.local_index(), count, members, visit);
-    }
+    });
 }

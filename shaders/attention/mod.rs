@@ -357,26 +357,27 @@ impl<'k, S> AttentionBlock<'k, S> {
         let down = (rows + block_rows - 1) / block_rows;
         let block = kernel.group_index();
         let batches = grid.size(kernel);
-        let (batch, row_block, part, coordinates) = match config.tile {
+        let is_few = matches!(config.tile, AttentionTile::FewRows(_));
+        let (batch, row_block, part) = match config.tile {
             // Blocks of the same rows are neighbours, and the last rows come first: if a query sees no key behind its
             // own, they take longest. A surplus workgroup gets a batch that is not there.
             AttentionTile::MatrixUnits(_) => {
                 let (batch, from_last) = (block % batches, block / batches);
                 let batch = from_last.lt(down).select(batch, batches);
-                let coordinates = grid.coordinates(batch.min(batches - 1));
-                (batch, down - 1 - from_last.min(down - 1), kernel.u32(0), coordinates)
+                (batch, down - 1 - from_last.min(down - 1), kernel.u32(0))
             }
             AttentionTile::FewRows(_) => {
                 let (batch, part) = parts.map_or((block, kernel.u32(0)), |parts| block.divide_few(parts));
-                (batch, kernel.u32(0), part, grid.coordinates_of_few(batch.min(batches - 1)))
+                (batch, kernel.u32(0), part)
             }
             _ => {
                 let (block, part) = parts.map_or((block, kernel.u32(0)), |parts| (block / parts, block % parts));
-                let batch = block / down;
-                (batch, block % down, part, grid.coordinates(batch.min(batches - 1)))
+                (block / down, block % down, part)
             }
         };
         let first_row = row_block * block_rows;
+        let real = batch.min(batches - 1);
+        let coordinates = if is_few { grid.coordinates_of_few(real) } else { grid.coordinates(real) };
         let pages = pages.as_ref().map(|pages| Pages::new(kernel, pages, coordinates[0]));
         let seq_kv = pages.map_or(seq_kv, |pages| pages.length);
         // The last query stands at the last key.

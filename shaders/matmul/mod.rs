@@ -323,10 +323,7 @@ impl<'k> ProductBlock<'k> {
         let group = k.group_index();
         // Without batches there is no division: it would take long compared with a product with a vector.
         let (batch, block, real) = if config.batch_rank == 0 {
-            // Vectors clamp each line, so a surplus workgroup of them needs no block that is there.
-            let is_of_vectors = matches!(config.tile, MatmulTile::UnitVectors(_));
-            let block = if is_of_vectors { group } else { group.min(per_product - 1) };
-            (k.u32(0), block, group.lt(per_product))
+            (k.u32(0), group.min(per_product - 1), group.lt(per_product))
         } else {
             let batch = group / per_product;
             (batch, group % per_product, batch.lt(batches))

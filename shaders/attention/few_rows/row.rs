@@ -8,8 +8,8 @@ use std::f64::consts::LOG2_E;
 
 /// What a lane knows of a row, while it goes through the keys.
 pub(super) struct Row<'k> {
-    /// The first key that the row sees, and the number of keys that it sees. `None` if all rows see those of the
-    /// workgroup.
+    /// The first key that the row sees, and the number of keys that it sees. `None` if each row sees all keys that the
+    /// workgroup visits.
     seen: Option<[Value<'k>; 2]>,
     /// Where the row of the mask begins.
     mask: Option<Value<'k>>,
@@ -22,9 +22,9 @@ impl<'k> Row<'k> {
     pub fn new(p: &AttentionBlock<'k, Runs<'k>>, few: FewRows, row: Value<'k>) -> Self {
         let k = p.kernel;
         // In pages, a workgroup begins at a whole step, which may be before the first key that rows see.
-        let all_see_all = few.is_step && !p.config.paged;
+        let has_bounds = !few.is_step || p.config.paged;
         Row {
-            seen: (!all_see_all).then(|| p.keys_of_row(row)),
+            seen: has_bounds.then(|| p.keys_of_row(row)),
             mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
             largest: k.var(lowest(k, Type::F32)),
             total: k.var(k.f32(0.0)),

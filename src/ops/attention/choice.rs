@@ -95,7 +95,8 @@ impl AttentionCall<'_> {
         let lanes = subgroup_lanes(device)?;
         let can = info.features.memory_model && device.tuning().attention.workgroup;
         let dtype = self.query.dtype();
-        // Workgroups that share keys are at most as many as the counters, and a folded dispatch has a row more.
+        // The kernel divides the number of a workgroup through floats, so it must be below `FEW`. If workgroups share
+        // keys, they are at most `COUNTERS`. A folded dispatch has less than a row of surplus ones.
         let few_heads = self.batch.iter().product::<usize>() * self.kv_heads <= FEW / 2;
         if !can
             || !few_heads
