@@ -351,7 +351,10 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         // that subgroups of eight lanes take two keys side by side.
         for (name, heads, width) in [("one", [1, 1], [40, 24]), ("four", [4, 1], [24, 16])] {
             let call = Call { batch: 1, heads, tokens: [1, 301], width, causal: true, ..Call::default() };
-            add_call(suite, &format!("few_causal_joined_{name}"), dtype, call);
+            add_call(suite, &format!("few_causal_joined_{name}"), dtype, call.clone());
+            // Then the kernel computes how many keys a workgroup has.
+            let call = Call { mask: Some((DType::Bool, Over::All)), causal: false, ..call };
+            add_call(suite, &format!("few_masked_joined_{name}"), dtype, call);
         }
     }
     suite.add(OP, format!("{dtype}::few_causal_not_finite"), move |device| {
