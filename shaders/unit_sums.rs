@@ -83,7 +83,7 @@ pub(super) fn add_up<'k>(
     let rows = lines * APART;
     let pitch = pitch(rows) / neighbours;
     let memory = k.workgroup_array(Type { scalar: Scalar::F32, lanes: neighbours }, subgroups * vectors * pitch);
-    // In each of its lines a lane has the sums of four vectors: of two neighbours, and of the two that come eight later.
+    // In each of its lines a lane has the sums of four vectors: of two neighbours, and of two that come eight later.
     for (pair, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let element = |line: u32| units[line as usize / 2].element(line % 2 * 4 + pair * 2 + column);
         let first = pair * APART + column;

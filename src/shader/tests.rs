@@ -372,7 +372,7 @@ fn few_are_divided_exactly() {
         y.store(i * 2 + 1, rest);
     };
     for &(x, by) in &pairs {
-        // These devices divide exactly. Others may be wrong by 2.5 ulp, and this processor's quotient is, by half of one.
+        // These devices divide exactly. Others may be wrong by 2.5 ulp, and this processor by half of one.
         let quotient = ((x as f32 + 0.5) / by as f32).to_bits();
         let near = [quotient - 3, quotient, quotient + 3].map(|bits| f32::from_bits(bits) as u32);
         assert_eq!(near, [x / by; 3], "{x} / {by}");
