@@ -258,13 +258,6 @@ impl<'k> Outputs<'k> {
         Outputs { stores, tail: Some(tail), columns, last: None, width }
     }
 
-    /// Declares a buffer of results that have no epilogue, and are stored four at a time. They may be read again.
-    pub fn readable(k: &'k KernelBuilder, dtype: DType) -> (Self, Quads<'k>) {
-        let quads = Quads::in_place(k, RESULTS, dtype);
-        let stores = vec![(Store::Quads(quads), TermId::default())];
-        (Outputs { stores, tail: None, columns: None, last: None, width: 4 }, quads)
-    }
-
     /// Lets the last four reach beyond the last of `count` results: what is loaded for them is the last one's.
     pub fn up_to(self, count: Value<'k>) -> Self {
         Outputs { last: Some(count - 1), ..self }

@@ -140,13 +140,6 @@ parameters! {
 }
 
 impl Normalize {
-    /// Whether the exponentials of a softmax wait in the place of the results while they are added up. A software
-    /// device computes them in more time than it stores and loads them. The results are `f32`, so nothing is rounded.
-    fn keeps_exponentials(&self) -> bool {
-        let is_plain = self.op == NormalizeOp::Softmax && self.epilogue.is_none() && self.dtype() == DType::F32;
-        is_plain && self.load == Load::Along && self.held == Held::Memory(Turn::Quads)
-    }
-
     /// The dtype of the elements that are normalised.
     pub fn dtype(&self) -> DType {
         self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype())
@@ -177,13 +170,7 @@ impl Family for Normalize {
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
-        let (y, waiting) = match self.keeps_exponentials() {
-            true => {
-                let (y, quads) = Outputs::readable(k, dtype);
-                (y, Some(quads))
-            }
-            false => (Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns), None),
-        };
+        let y = Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns);
         let elements = self.keeps_elements.then(|| Store::new(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
@@ -225,16 +212,8 @@ impl Family for Normalize {
                 NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                     let (largest, total) = x.largest();
                     let shifted = x.map(move |x| x - largest);
-                    let mut exp = shifted.map(Value::exp_of_negative);
-                    let total = match waiting {
-                        Some(quads) => {
-                            let place = move |j| output_place(j * along) / 4;
-                            let (stored, loaded) = exp.kept(quads, place, guard);
-                            exp = loaded;
-                            stored.sum()
-                        }
-                        None => total.unwrap_or_else(|| exp.sum()),
-                    };
+                    let exp = shifted.map(Value::exp_of_negative);
+                    let total = total.unwrap_or_else(|| exp.sum());
                     if self.op == NormalizeOp::Softmax {
                         let scale = one / total;
                         exp.map(move |e| e * scale)
@@ -460,33 +439,12 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
-    /// Returns a row in memory that stores each number as it is computed, and the row of what has been stored.
-    fn kept(
-        &self,
-        quads: Quads<'k>,
-        place: impl Fn(Value<'k>) -> Value<'k> + Copy + 'k,
-        guard: Option<Value<'k>>,
-    ) -> (Self, Self) {
-        let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("registers hold what they have") };
-        let (k, load) = (self.member.k, load.clone());
-        let storing = move |j| {
-            let numbers = load(j);
-            when_all(k, [guard, None], || quads.store(k, place(j), numbers));
-            numbers
-        };
-        let row = |load: Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>| Row {
-            numbers: Numbers::Memory(load, *turn),
-            ..self.clone()
-        };
-        (row(Rc::new(storing)), row(Rc::new(move |j| quads.load(k, place(j)))))
-    }
-
     /// Returns the largest number. If one is NaN, the result may be any number, as the sum of the exponentials is NaN
     /// then. If one pass computes both, also returns this sum, for the numbers less the largest.
     fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
-            // These are the turns of software devices, on which an exponential costs more than another pass.
-            Numbers::Memory(load, turn @ (Turn::Single | Turn::Quads)) => {
+            // With one pass for both, each load would take a second exponential, which costs more than another pass.
+            Numbers::Memory(load, turn @ Turn::Single) => {
                 let most = self.member.k.var(self.together(vec![load(self.member.k.u32(0))], Value::larger));
                 self.member.each_turn(*turn, self.length, |places| {
                     let loads = places.iter().map(|&j| load(j)).collect();
@@ -512,7 +470,7 @@ impl<'k> Row<'k> {
         let infinity = k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
         // If all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
         let finite = move |x: Value<'k>| x.eq(infinity).select(zero, x);
-        let first = load(k.u32(0));
+        let first = self.together(vec![load(k.u32(0))], Value::larger);
         let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
         member.each_turn(turn, self.length, |places| {
             let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
