@@ -8,9 +8,6 @@ use super::parameters::{Bits, Each, Float, Form, Lengths, Signed, Size, View, pa
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
-/// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
-
 /// Added to a quotient before the division, so that a guess of the quotient is never too large.
 pub(crate) const MARGIN: u32 = 16;
 
@@ -37,6 +34,8 @@ pub(crate) struct Resize {
     /// their inputs is the first of four that one load brings. Rows of inputs begin at multiples of four then, elements
     /// have two bytes, and no axis is resized but those that share inputs.
     pub four_from: Option<u32>,
+    /// Invocations per workgroup.
+    pub workgroup: u32,
 }
 
 parameters! {
@@ -268,7 +267,7 @@ impl<'k> Results<'k> {
 
 impl Family for Resize {
     fn name(&self) -> String {
-        let Resize { dtype, interpolation, rank, resized, .. } = self;
+        let Resize { dtype, interpolation, rank, resized, workgroup, .. } = self;
         let planes = if self.by_planes { ", by planes" } else { "" };
         let named = |name, steps: Option<[u32; 3]>| {
             steps.map_or_else(String::new, |[b, c, d]| format!(", {name} 0-{b}-{c}-{d}"))
@@ -276,12 +275,12 @@ impl Family for Resize {
         let (steps, rows) = (named("steps", self.steps), named("rows", self.row_steps));
         let even = if self.even_rows { ", even" } else { "" };
         let four = self.four_from.map_or_else(String::new, |first| format!(", four from {first}"));
-        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{planes}{steps}{rows}{even}{four})")
-            .to_lowercase()
+        let shared = format!("{planes}{steps}{rows}{even}{four}");
+        format!("resize({dtype}, {interpolation:?}, {resized} of {rank}{shared}, {workgroup})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.workgroup
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -407,6 +406,7 @@ impl Family for Resize {
             row_steps: None,
             even_rows: false,
             four_from: None,
+            workgroup: 64,
         };
         let mut samples = Vec::new();
         for dtype in DType::ALL {

@@ -11,7 +11,7 @@ use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
 use crate::kernels::parameters::Strided;
-use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, SharedLineParameters, WORKGROUP};
+use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, SharedLineParameters};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -332,8 +332,19 @@ impl Tensor {
             && self.strides().last().is_some_and(|&stride| stride >= 0)
             && self.strides()[..self.rank() - 1].iter().all(|stride| even(stride.unsigned_abs()));
         let dtype = self.dtype();
-        let mut kernel =
-            Resize { dtype, interpolation, rank, resized, by_planes, steps, row_steps, even_rows, four_from: None };
+        let workgroup = self.device().tuning().resize.invocations;
+        let mut kernel = Resize {
+            dtype,
+            interpolation,
+            rank,
+            resized,
+            by_planes,
+            steps,
+            row_steps,
+            even_rows,
+            four_from: None,
+            workgroup,
+        };
         if kernel.shared() == resized {
             kernel.four_from =
                 self.four_from(&lines[resized - 1].rounded(config.mode), shape[self.rank() - 1], &kernel);
@@ -375,7 +386,7 @@ impl Tensor {
                 a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
             };
             let buffers = [self.buffer()?, &output];
-            let groups = (blocks * planes.div_ceil(own)).div_ceil(WORKGROUP as usize);
+            let groups = (blocks * planes.div_ceil(own)).div_ceil(workgroup as usize);
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
@@ -559,6 +570,7 @@ mod tests {
                 row_steps,
                 even_rows,
                 four_from: None,
+                workgroup: 64,
             };
             let fitting = kernel.clone().fitting(few);
             assert!(fitting.parameter_words() <= few, "{}", fitting.name());

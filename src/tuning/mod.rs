@@ -17,6 +17,7 @@ pub struct Tuning {
     pub quantized: Quantized,
     pub attention: Attention,
     pub conv: Conv,
+    pub resize: Resize,
     pub rows: Rows,
     pub reduce: Reduce,
     pub scan: Scan,
@@ -72,6 +73,11 @@ pub struct Attention {
 pub struct Conv {
     pub workgroup: bool,
     pub columns: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resize {
+    pub invocations: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
