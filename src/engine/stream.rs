@@ -12,7 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::{Mutex, MutexGuard};
 use crate::shader::Access;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
 pub(crate) struct Stream {
@@ -24,6 +24,8 @@ pub(crate) struct Stream {
     /// Held while timing begins or ends, and by the thread that asks for times, so that they are stored in order.
     asking: Mutex<()>,
     waits: AtomicU64,
+    /// Whether a program has been submitted since the last wait.
+    ran_program: AtomicBool,
     host_trace: Arc<HostTrace>,
 }
 
@@ -55,6 +57,7 @@ impl Stream {
             submitter,
             asking: Mutex::default(),
             waits: AtomicU64::new(0),
+            ran_program: AtomicBool::new(false),
             host_trace,
             backend,
         }
@@ -111,6 +114,9 @@ impl Stream {
     /// was idle.
     fn submit_cut(&self, before: u32, runs_program: bool, is_timed: bool) {
         let thread = self.thread.as_ref().filter(|_| !is_timed);
+        if runs_program {
+            self.ran_program.store(true, Ordering::Relaxed);
+        }
         // A program keeps the device busy for long, so the thread may take its time to wake up.
         let takes = |thread: &SubmitThread| {
             thread.takes() || runs_program && self.submitter.cut_batches() == 1 && thread.wake()
@@ -231,6 +237,10 @@ impl Stream {
         let span = self.host_trace.span(|| "wait".into());
         self.backend.wait(ticket)?;
         drop(span);
+        // Who has waited for a program often runs the next one at once. It then finds the thread awake.
+        if self.ran_program.swap(false, Ordering::Relaxed) {
+            self.thread.iter().for_each(SubmitThread::wake_early);
+        }
         self.note_waited(ticket)
     }
 
@@ -343,6 +353,7 @@ impl Drop for Stream {
 pub(crate) mod tests {
     use super::super::capture::Captured;
     use super::super::pool::PoolOwner;
+    use super::super::submit_thread::MOST_WAITING;
     use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{
@@ -897,10 +908,32 @@ pub(crate) mod tests {
         });
         drop(stream);
         assert_eq!(lengths(&lazy).iter().sum::<usize>(), recorded + 1 + 40_000, "the rest is submitted at the end");
-        assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= MAX_IN_FLIGHT as u64 + 5);
+        assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= (MAX_IN_FLIGHT + MOST_WAITING) as u64 + 1);
         let batches = lazy.batches.lock();
         let first = batches.iter().flatten().filter(|barrier| !**barrier);
         assert_eq!(first.count(), batches.len(), "one in each batch has no barrier: its first");
+    }
+
+    /// Who has waited for a program runs the next one soon.
+    #[test]
+    fn a_wait_for_a_program_wakes_the_thread() {
+        let (lazy, stream, buffer) = open_kind(DeviceKind::Discrete);
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.wait().unwrap();
+        // Nobody but the thread submits this batch.
+        copy(&stream, &a, &b).unwrap();
+        stream.submitter.cut(&mut stream.state.lock().recording, false);
+        stream.wait_for(Ticket(1)).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 1, "the thread sleeps");
+        stream.ran_program.store(true, Ordering::Relaxed);
+        stream.wait_for(Ticket(1)).unwrap();
+        let start = std::time::Instant::now();
+        while lazy.by_thread.load(Ordering::Relaxed) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the thread still sleeps");
+            std::thread::yield_now();
+        }
+        assert_eq!(lengths(&lazy), [1, 1]);
     }
 
     /// The thread tells what it could not submit, and tries it again with the next batch.

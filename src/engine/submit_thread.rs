@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(400);
 
 /// While more batches than this wait for the thread, the threads that record submit them too.
-const MOST_WAITING: usize = 4;
+pub(super) const MOST_WAITING: usize = 8;
 
 /// The thread, which starts when it is first woken up and ends with this.
 pub(super) struct SubmitThread {
@@ -41,6 +41,13 @@ impl SubmitThread {
     pub fn takes(&self) -> bool {
         // In one order with what the thread does before it sleeps: it sees the batch, or this sees that it sleeps.
         self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MOST_WAITING
+    }
+
+    /// Wakes the thread up if it sleeps, because a batch will soon be cut.
+    pub fn wake_early(&self) {
+        if !self.shared.awake.load(Ordering::SeqCst) {
+            self.wake();
+        }
     }
 
     /// Wakes the thread up, so that it submits what has been cut and looks for more. Returns false if there is none.
