@@ -203,7 +203,8 @@ impl Stream {
         let newest = self.submitter.newest_cut();
         drop(state);
         self.submitter.submit()?;
-        self.keep_pace(false)?;
+        // Most callers wait next, and then release what has run.
+        self.keep_pace(true)?;
         Ok(newest)
     }
 

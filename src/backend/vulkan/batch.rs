@@ -177,8 +177,6 @@ impl Batch {
         // The parameters that were pushed last, and the pipeline layout that they are for.
         let mut pushed = (vk::PipelineLayout::null(), &[][..]);
         let timed = self.use_ == Use::Timed;
-        // Only a barrier makes the writes of earlier command buffers visible. The order of submission is not enough.
-        self.barrier(commands, self.stages, self.stages);
         // `copied`: there was a copy since the last barrier for all stages. `narrow`: the last barrier was for kernels
         // alone, so copies do not wait for it.
         let (mut copied, mut narrow) = (false, false);
@@ -223,7 +221,8 @@ impl Batch {
                 self.note_time(commands, 2 * index + 1);
             }
         }
-        self.barrier(commands, self.stages, vk::PipelineStageFlags::HOST);
+        // Only a barrier makes these writes visible: to the host, and to the command buffers that are submitted later.
+        self.barrier(commands, self.stages, self.stages | vk::PipelineStageFlags::HOST);
         used
     }
 
