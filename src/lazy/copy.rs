@@ -47,9 +47,7 @@ impl View {
         }
         let dense = Layout::contiguous(self.shape().clone());
         let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
-        let Some(region) = transfer.region(self.device()).filter(|region| is_fast(region, self.device())) else {
-            return Ok(None);
-        };
+        let Some(region) = transfer.fast_region(self.device()) else { return Ok(None) };
         let buffer = allocate(self.shape(), self.dtype, self.device(), "contiguous")?;
         self.device().runtime().copy_region(self.buffer()?, &buffer, region)?;
         Ok(Some(View::of_buffer(buffer, self.shape().clone(), self.dtype, self.device())))

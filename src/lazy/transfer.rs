@@ -80,9 +80,13 @@ impl Transfer {
         Some(Transfer { lengths, src: scale(&self.src), dst: scale(&self.dst), unit })
     }
 
-    /// Returns the copy as a box of bytes, if the device's driver can copy it.
-    pub(super) fn region(&self, device: &Device) -> Option<Region> {
-        self.region_of_multiples(device.info().limits.copy_alignment, false)
+    /// Returns the copy as a box of bytes, if the device's driver copies it faster than a kernel.
+    pub(super) fn fast_region(&self, device: &Device) -> Option<Region> {
+        if !device.tuning().copy.driver {
+            return None;
+        }
+        let region = self.region_of_multiples(device.info().limits.copy_alignment, false)?;
+        is_fast(&region, device).then_some(region)
     }
 
     /// Returns the copy as a box whose numbers are multiples of `alignment`. If `padded`, a single row may be made
@@ -118,14 +122,23 @@ impl Transfer {
         aligned.then_some(Region { extent, src, dst })
     }
 
+    /// Returns the same copy in larger units, if there are any.
+    fn in_larger_units(&self) -> Option<Transfer> {
+        let larger = [Unit::Quad, Unit::Word].into_iter().filter(|unit| unit.bytes() > self.unit.bytes());
+        larger.filter_map(|unit| self.in_units(unit)).next()
+    }
+
+    /// Returns the same copy in the largest units. To run it takes the host less.
+    pub fn in_largest_units(self) -> Transfer {
+        self.in_larger_units().unwrap_or(self)
+    }
+
     /// Records the copy. No two elements of `dst` may lie at the same place.
     pub fn run(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
-        if let Some(region) = self.region(device).filter(|region| is_fast(region, device)) {
-            return device.runtime().copy_region(src, dst, region);
+        match self.fast_region(device) {
+            Some(region) => device.runtime().copy_region(src, dst, region),
+            None => self.in_larger_units().as_ref().unwrap_or(self).launch(src, dst, device),
         }
-        let larger = [Unit::Quad, Unit::Word].into_iter().filter(|unit| unit.bytes() > self.unit.bytes());
-        let transfer = larger.filter_map(|unit| self.in_units(unit)).next();
-        transfer.as_ref().unwrap_or(self).launch(src, dst, device)
     }
 
     fn launch(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {

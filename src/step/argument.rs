@@ -11,6 +11,7 @@ use crate::engine::pool::Buffer;
 use crate::lazy::{Transfer, View};
 use crate::tensor::Tensor;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// A named tensor of a step.
 pub(super) struct Argument {
@@ -18,9 +19,15 @@ pub(super) struct Argument {
     pub view: View,
     /// The quad of a scalar in its block of scalars.
     pub quad: Option<usize>,
+    /// The copies from a dense tensor to this one, and back.
+    dense_copies: OnceLock<[Transfer; 2]>,
 }
 
 impl Argument {
+    pub fn new(name: String, view: View, quad: Option<usize>) -> Self {
+        Argument { name, view, quad, dense_copies: OnceLock::new() }
+    }
+
     pub fn id(&self) -> Result<BufferId> {
         Ok(self.view.buffer()?.allocation().id())
     }
@@ -39,23 +46,33 @@ impl Argument {
 
     /// Copies a tensor's elements to the argument's memory.
     pub fn set(&self, value: &Tensor) -> Result<()> {
-        copy(value.as_ref(), self.view.layout(), self.view.buffer()?)
+        let value: &View = value.as_ref();
+        if value.elem_count() == 0 {
+            return Ok(());
+        }
+        let (from, to, device) = (value.buffer()?, self.view.buffer()?, value.device());
+        match value.layout() {
+            layout if layout.offset == 0 && layout.is_contiguous() => self.dense_copies()[0].run(from, to, device),
+            layout => Transfer::new(layout, self.view.layout(), value.dtype.size_in_bytes()).run(from, to, device),
+        }
     }
 
     /// Returns a new tensor of the elements that the argument has now.
     pub fn get(&self, buffer: Buffer) -> Result<Tensor> {
-        let shape = self.view.shape();
-        copy(&self.view, &Layout::contiguous(shape.clone()), &buffer)?;
-        Ok(Tensor::from_buffer(buffer, shape.clone(), self.view.dtype, self.view.device()))
+        let View { dtype, .. } = self.view;
+        if self.view.elem_count() > 0 {
+            self.dense_copies()[1].run(self.view.buffer()?, &buffer, self.view.device())?;
+        }
+        Ok(Tensor::from_buffer(buffer, self.view.shape().clone(), dtype, self.view.device()))
     }
-}
 
-fn copy(from: &View, to: &Layout, buffer: &Buffer) -> Result<()> {
-    if from.elem_count() == 0 {
-        return Ok(());
+    fn dense_copies(&self) -> &[Transfer; 2] {
+        self.dense_copies.get_or_init(|| {
+            let (own, dense) = (self.view.layout(), Layout::contiguous(self.view.shape().clone()));
+            let copy = |from, to| Transfer::new(from, to, self.view.dtype.size_in_bytes()).in_largest_units();
+            [copy(&dense, own), copy(own, &dense)]
+        })
     }
-    let transfer = Transfer::new(from.layout(), to, from.dtype.size_in_bytes());
-    transfer.run(from.buffer()?, buffer, from.device())
 }
 
 /// Finds an argument by its name.

@@ -222,7 +222,7 @@ impl Arguments<'_> {
         let layout = Layout { offset, ..Layout::contiguous(shape.clone()) };
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device).with_layout(layout.clone());
         let tensor = view(buffer.clone());
-        self.inputs.push(Argument { name, view: view(buffer), quad });
+        self.inputs.push(Argument::new(name, view(buffer), quad));
         Ok(tensor.into())
     }
 
@@ -259,7 +259,7 @@ impl Arguments<'_> {
         let buffer = self.allocate(&shape, dtype)?;
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device);
         let tensor = view(buffer.clone());
-        let state = Argument { name: name.clone(), view: view(buffer), quad: None };
+        let state = Argument::new(name.clone(), view(buffer), None);
         let runtime = self.device.runtime();
         runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owner(buffer))).map_err(|_| {
             let message = format!("the first value of `{name}` is computed inside the capture; compute it before");
@@ -327,7 +327,7 @@ impl Arguments<'_> {
             // An update may overwrite a state before the output is copied.
             let tensor = if self.state_of(&tensor)?.is_some() { tensor.copied()? } else { tensor };
             self.device.runtime().check_owner(tensor.buffer()?)?;
-            outputs.push(Argument { name, view: tensor.into(), quad: None });
+            outputs.push(Argument::new(name, tensor.into(), None));
         }
         Ok(outputs)
     }
