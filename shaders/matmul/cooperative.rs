@@ -306,13 +306,20 @@ impl<'k> Work<'k> {
         let parts = p.part.map(|part| Parts::new(p, &way, part, self.block.invocations()));
         let [m, n, _] = self.unit;
         let (columns, pitch) = (self.block.part[1], self.block.strip(self.unit).pitch());
+        // In one slice, each subgroup loads what it has stored itself.
+        let wait = || if self.block.slices == 1 { k.subgroup_barrier() } else { k.barrier() };
         for i in 0..self.block.part[0] / m {
-            k.barrier();
+            // The first strip takes the place of the tiles.
+            if i == 0 {
+                k.barrier()
+            } else {
+                wait()
+            }
             for j in 0..columns / n {
                 let sum = self.sums[(i * (columns / n) + j) as usize].get();
                 self.memory.store_matrix(self.strip(self.slice) + j * n / 4, k.u32(pitch), MatrixLayout::Rows, sum);
             }
-            k.barrier();
+            wait();
             let sums = |turn: Value<'k>| {
                 let first = way.line(turn) * pitch + way.in_line * way.fours;
                 (0..way.fours).map(|e| self.sum(p, first + e)).collect::<Vec<_>>()
