@@ -422,7 +422,7 @@ impl Family for Resize {
         let by_octets = by_rows.clone().filter(|sample| sample.dtype.size_in_bytes() == 2);
         samples.extend(by_octets.map(|sample| {
             let from = if sample.interpolation == Interpolation::Cubic { 2 } else { 1 };
-            Resize { four_from: Some(from), ..sample }
+            Resize { four_from: Some(from), workgroup: 32, ..sample }
         }));
         samples
             .extend(by_rows.flat_map(|sample| [true, false].map(|even_rows| Resize { even_rows, ..sample.clone() })));

@@ -232,7 +232,10 @@ pub(super) fn copies_run_beside_batches(backend: &dyn Backend) {
         backend.write(staging, 0, bytemuck::cast_slice(&data)).unwrap();
         let copied = queue.submit(&[copy(staging, x, bytes, false)], round % 2 == 0).unwrap();
         assert_eq!(copied, Ticket(round as u64), "numbers of its own");
-        // The host waits for neither.
+        // The host waits for neither, or a batch comes after copies that have completed.
+        if round % 3 == 0 {
+            queue.wait(copied).unwrap();
+        }
         let added = backend.submit_after(&[dispatch(kernel, [x, one, y], n as u32, false)], false, copied).unwrap();
         let back = backend.submit(&[dispatch(kernel, [y, one, x], n as u32, false)], false).unwrap();
         assert!(before < added && added < back);

@@ -24,7 +24,7 @@ pub(crate) struct Stream {
     /// Held while timing begins or ends, and by the thread that asks for times, so that they are stored in order.
     asking: Mutex<()>,
     waits: AtomicU64,
-    /// Whether a program has been submitted since the last wait.
+    /// Whether a run of a program has become a batch since the last wait, other than by a flush.
     ran_program: AtomicBool,
     host_trace: Arc<HostTrace>,
 }
@@ -204,7 +204,7 @@ impl Stream {
         drop(state);
         self.submitter.submit()?;
         // Most callers wait next, and then release what has run.
-        self.keep_pace(true)?;
+        self.keep_pace(self.submitter.has_few_in_flight())?;
         Ok(newest)
     }
 
@@ -219,9 +219,9 @@ impl Stream {
     }
 
     /// If too many batches are ahead of the device, waits for the oldest ones. Releases the buffers of those that have
-    /// completed, unless another thread does that.
-    fn keep_pace(&self, retires: bool) -> Result<()> {
-        if !retires {
+    /// completed, unless somebody else soon does that.
+    fn keep_pace(&self, others_retire: bool) -> Result<()> {
+        if !others_retire {
             self.retire()?;
         }
         self.submitter.behind().map_or(Ok(()), |ticket| self.wait_for(ticket))
@@ -238,15 +238,15 @@ impl Stream {
         let span = self.host_trace.span(|| "wait".into());
         self.backend.wait(ticket)?;
         drop(span);
-        // Who has waited for a program often runs the next one at once. It then finds the thread awake.
-        if self.ran_program.swap(false, Ordering::Relaxed) {
-            self.thread.iter().for_each(SubmitThread::wake_early);
-        }
         self.note_waited(ticket)
     }
 
     /// Notes that somebody has waited for a batch.
     pub fn note_waited(&self, ticket: Ticket) -> Result<()> {
+        // Who has waited for a program often runs the next one at once. It then finds the thread awake.
+        if self.ran_program.swap(false, Ordering::Relaxed) {
+            self.thread.iter().for_each(SubmitThread::wake_early);
+        }
         self.retire()?;
         self.submitter.note_waited(ticket);
         Ok(())
@@ -255,7 +255,11 @@ impl Stream {
     /// Blocks until the oldest batch in flight has run. If none is in flight, submits what has been recorded, and waits
     /// for it. Returns false if no batch has ended: there was none, or this is a browser, which cannot wait.
     pub fn wait_for_oldest(&self) -> Result<bool> {
+        let before = self.submitter.oldest();
         self.retire()?;
+        if self.submitter.oldest() != before {
+            return Ok(true);
+        }
         let recorded = !self.state.lock().recording.is_empty() || self.submitter.cut_batches() > 0;
         let ticket = match self.submitter.oldest() {
             Some(ticket) => ticket,
@@ -930,11 +934,11 @@ pub(crate) mod tests {
         stream.ran_program.store(true, Ordering::Relaxed);
         stream.wait_for(Ticket(1)).unwrap();
         let start = std::time::Instant::now();
-        while lazy.by_thread.load(Ordering::Relaxed) == 0 {
+        while lazy.batches.lock().len() < 2 {
             assert!(start.elapsed() < Duration::from_secs(60), "the thread still sleeps");
             std::thread::yield_now();
         }
-        assert_eq!(lengths(&lazy), [1, 1]);
+        assert_eq!(lazy.by_thread.load(Ordering::Relaxed), 1);
     }
 
     /// The thread tells what it could not submit, and tries it again with the next batch.

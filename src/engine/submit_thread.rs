@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// the longest batches take a few hundred to record.
 const SPIN: Duration = Duration::from_micros(400);
 
-/// While more batches than this wait for the thread, the threads that record submit them too.
+/// While more batches than this wait for the thread, those that record wait for their turn, and submit what is left.
 pub(super) const MOST_WAITING: usize = 8;
 
 /// The thread, which starts when it is first woken up and ends with this.

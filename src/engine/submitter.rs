@@ -228,6 +228,11 @@ impl Submitter {
         self.queue.lock().in_flight.front().map(|(ticket, _)| *ticket)
     }
 
+    /// Whether few batches are in flight, as far as is known without asking the device.
+    pub fn has_few_in_flight(&self) -> bool {
+        self.queue.lock().in_flight.len() <= FEW
+    }
+
     /// Returns the batch to wait for, if the host is too far ahead.
     pub fn behind(&self) -> Option<Ticket> {
         let queue = self.queue.lock();

@@ -77,14 +77,20 @@ impl Batch {
         self.sequence.first().copied().unwrap_or_default()
     }
 
-    /// Forgets what was recorded before, and records a plan. The device must not be executing this batch.
+    /// Forgets what was recorded before, and records a plan. The device must not be executing this batch. If it comes
+    /// `after_copies` of another queue, it begins with a barrier: one of that queue orders nothing here.
     ///
     /// If it is timed, two timestamps enclose each step. No step overlaps another, so the times are its own: each step
     /// waits for all before it.
-    pub fn record(&mut self, plan: &Plan<'_>, use_: Use) -> Result<()> {
+    pub fn record(&mut self, plan: &Plan<'_>, use_: Use, after_copies: bool) -> Result<()> {
         let sets = self.descriptors.write_sets(&self.device, plan)?;
         self.reset(use_)?;
         let mut sets = sets.as_slice();
+        if after_copies {
+            let commands = self.begin(0)?;
+            self.barrier(commands, self.stages, self.stages);
+            self.end(commands)?;
+        }
         // Each program is executed between two command buffers of the batch's own.
         for part in plan.actions.split_inclusive(|(_, action)| matches!(action, Action::Run(_))) {
             let (actions, program) = match part.split_last() {
@@ -221,7 +227,7 @@ impl Batch {
                 self.note_time(commands, 2 * index + 1);
             }
         }
-        // Only a barrier makes these writes visible: to the host, and to the command buffers that are submitted later.
+        // Only a barrier makes these writes visible: to the host, and to the queue's later command buffers.
         self.barrier(commands, self.stages, self.stages | vk::PipelineStageFlags::HOST);
         used
     }

@@ -60,6 +60,8 @@ struct State {
     queue: DriverQueue,
     /// The number of the newest batch.
     submitted: u64,
+    /// The newest batch of the queue that only copies whose copies later batches see.
+    seen_copies: u64,
     /// Submitted batches, oldest first, each with its number.
     in_flight: VecDeque<(u64, Batch)>,
     /// Batches for reuse.
@@ -87,8 +89,8 @@ impl Queue {
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: the feature is enabled.
         let timeline = device.check("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
-        let state =
-            State { queue, submitted: 0, in_flight: VecDeque::new(), idle: Vec::new(), timestamps: HashMap::new() };
+        let (in_flight, idle, timestamps) = Default::default();
+        let state = State { queue, submitted: 0, seen_copies: 0, in_flight, idle, timestamps };
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         let (state, programs) = (Mutex::new(state), Mutex::new(Slots::new()));
@@ -183,7 +185,9 @@ impl explicit::Queue<Vulkan> for Queue {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
         }
         let mut batch = self.idle_batch()?;
-        batch.record(&plan, if timed { Use::Timed } else { Use::Once })?;
+        // What has completed takes a barrier, too: its bytes may not be visible yet.
+        let after = after.filter(|(_, ticket)| self.state.lock().seen_copies < ticket.0);
+        batch.record(&plan, if timed { Use::Timed } else { Use::Once }, after.is_some())?;
         // On an idle GPU, a semaphore costs more than this look.
         let awaited = match after {
             Some((other, ticket)) if !other.has_completed(ticket)? => Some((other.timeline, ticket.0)),
@@ -211,6 +215,7 @@ impl explicit::Queue<Vulkan> for Queue {
         drop(queue);
         self.device.check("vkQueueSubmit", submitted)?;
         state.submitted = number;
+        state.seen_copies = after.map_or(0, |(_, ticket)| ticket.0).max(state.seen_copies);
         state.in_flight.push_back((number, batch));
         Ok(Ticket(number))
     }
@@ -223,7 +228,7 @@ impl explicit::Queue<Vulkan> for Queue {
         // A program runs no other program.
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &Slots::new(), max_groups)?;
         let mut program = self.new_batch()?;
-        program.record(&plan, Use::Again)?;
+        program.record(&plan, Use::Again, false)?;
         validation::check()?;
         Ok(Some(ProgramId(self.programs.lock().insert(program))))
     }
