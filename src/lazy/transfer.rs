@@ -82,6 +82,7 @@ impl Transfer {
 
     /// Returns the copy as a box of bytes, if the device's driver copies it faster than a kernel.
     pub(super) fn fast_region(&self, device: &Device) -> Option<Region> {
+        // Else the box would be found for nothing.
         if !device.tuning().copy.driver {
             return None;
         }
@@ -128,7 +129,7 @@ impl Transfer {
         larger.filter_map(|unit| self.in_units(unit)).next()
     }
 
-    /// Returns the same copy in the largest units. To run it takes the host less.
+    /// Returns the same copy in the largest units, which run without looking for larger ones.
     pub fn in_largest_units(self) -> Transfer {
         self.in_larger_units().unwrap_or(self)
     }
