@@ -25,7 +25,7 @@ pub(crate) use pending::PendingLaunch;
 pub(crate) use placement::Placement;
 pub(crate) use planned::{PlannedLaunch, PlannedRun};
 pub(crate) use storage::Storage;
-pub(crate) use transfer::Transfer;
+pub(crate) use transfer::{PlannedTransfer, Transfer};
 pub(crate) use view::View;
 
 use crate::backend::info::MemoryKind;

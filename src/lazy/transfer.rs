@@ -6,6 +6,7 @@ use crate::base::layout::{Layout, collapse};
 use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::engine::launch::Launch;
+use crate::engine::plan_cache::Plan;
 use crate::engine::pool::Buffer;
 use crate::kernels::assign::{Assign, Parameters, Unit, WORKGROUP};
 use crate::kernels::parameters::Strided;
@@ -129,11 +130,6 @@ impl Transfer {
         larger.filter_map(|unit| self.in_units(unit)).next()
     }
 
-    /// Returns the same copy in the largest units, which run without looking for larger ones.
-    pub fn in_largest_units(self) -> Transfer {
-        self.in_larger_units().unwrap_or(self)
-    }
-
     /// Records the copy. No two elements of `dst` may lie at the same place.
     pub fn run(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
         match self.fast_region(device) {
@@ -142,17 +138,37 @@ impl Transfer {
         }
     }
 
+    /// Plans the copy for many runs.
+    pub fn plan(self, device: &Device) -> Result<PlannedTransfer> {
+        if let Some(region) = self.fast_region(device) {
+            return Ok(PlannedTransfer::Region(region));
+        }
+        let copy = self.in_larger_units().unwrap_or(self);
+        let Some((kernel, parameters, groups)) = copy.kernel(device) else { return Ok(PlannedTransfer::Parts(copy)) };
+        let plan = device.runtime().plan(kernel, parameters, groups, &|_, _| ())?;
+        Ok(PlannedTransfer::Kernel(plan.into()))
+    }
+
     fn launch(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
+        match self.kernel(device) {
+            Some((kernel, parameters, groups)) => {
+                device.runtime().run(Launch { kernel, buffers: &[src, dst], parameters, groups })
+            }
+            None => (0..self.lengths[0]).try_for_each(|index| self.inside(index).launch(src, dst, device)),
+        }
+    }
+
+    /// Returns the kernel that copies, its parameters and the number of its workgroups. `None` if the axes are too many
+    /// for one launch.
+    fn kernel(&self, device: &Device) -> Option<(Assign, Parameters, usize)> {
         let kernel = Assign { unit: self.unit, rank: self.lengths.len() };
         if !device.takes(&kernel) {
-            // Too many axes for one launch.
-            return (0..self.lengths[0]).try_for_each(|index| self.inside(index).launch(src, dst, device));
+            return None;
         }
         let count: usize = self.lengths.iter().product();
         let parameters =
             Parameters { count, lengths: self.lengths.clone(), src: self.src.clone(), dst: self.dst.clone() };
-        let groups = count.div_ceil(WORKGROUP as usize);
-        device.runtime().run(Launch { kernel, buffers: &[src, dst], parameters, groups })
+        Some((kernel, parameters, count.div_ceil(WORKGROUP as usize)))
     }
 
     /// Returns the copy at one index of the outermost axis.
@@ -163,6 +179,25 @@ impl Transfer {
         };
         let (src, dst) = (view(&self.src), view(&self.dst));
         Transfer { lengths: self.lengths[1..].iter().copied().collect(), src, dst, unit: self.unit }
+    }
+}
+
+/// A copy between two layouts that runs many times, each time with other buffers.
+pub(crate) enum PlannedTransfer {
+    Region(Region),
+    Kernel(Box<Plan<Assign>>),
+    /// Of so many axes that a run takes several launches.
+    Parts(Transfer),
+}
+
+impl PlannedTransfer {
+    /// Records the copy.
+    pub fn run(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
+        match self {
+            PlannedTransfer::Region(region) => device.runtime().copy_region(src, dst, *region),
+            PlannedTransfer::Kernel(plan) => device.runtime().run_plan(plan, &[src, dst], std::iter::empty()),
+            PlannedTransfer::Parts(transfer) => transfer.launch(src, dst, device),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::engine::pool::Buffer;
-use crate::lazy::{Transfer, View};
+use crate::lazy::{PlannedTransfer, Transfer, View};
 use crate::tensor::Tensor;
 use std::fmt;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ pub(super) struct Argument {
     /// The quad of a scalar in its block of scalars.
     pub quad: Option<usize>,
     /// The copies from a dense tensor to this one, and back.
-    dense_copies: OnceLock<[Transfer; 2]>,
+    dense_copies: OnceLock<[PlannedTransfer; 2]>,
 }
 
 impl Argument {
@@ -52,7 +52,7 @@ impl Argument {
         }
         let (from, to, device) = (value.buffer()?, self.view.buffer()?, value.device());
         match value.layout() {
-            layout if layout.offset == 0 && layout.is_contiguous() => self.dense_copies()[0].run(from, to, device),
+            layout if layout.offset == 0 && layout.is_contiguous() => self.dense_copies()?[0].run(from, to, device),
             layout => Transfer::new(layout, self.view.layout(), value.dtype.size_in_bytes()).run(from, to, device),
         }
     }
@@ -61,17 +61,19 @@ impl Argument {
     pub fn get(&self, buffer: Buffer) -> Result<Tensor> {
         let View { dtype, .. } = self.view;
         if self.view.elem_count() > 0 {
-            self.dense_copies()[1].run(self.view.buffer()?, &buffer, self.view.device())?;
+            self.dense_copies()?[1].run(self.view.buffer()?, &buffer, self.view.device())?;
         }
         Ok(Tensor::from_buffer(buffer, self.view.shape().clone(), dtype, self.view.device()))
     }
 
-    fn dense_copies(&self) -> &[Transfer; 2] {
-        self.dense_copies.get_or_init(|| {
-            let (own, dense) = (self.view.layout(), Layout::contiguous(self.view.shape().clone()));
-            let copy = |from, to| Transfer::new(from, to, self.view.dtype.size_in_bytes()).in_largest_units();
-            [copy(&dense, own), copy(own, &dense)]
-        })
+    fn dense_copies(&self) -> Result<&[PlannedTransfer; 2]> {
+        if let Some(planned) = self.dense_copies.get() {
+            return Ok(planned);
+        }
+        let (own, dense) = (self.view.layout(), Layout::contiguous(self.view.shape().clone()));
+        let plan = |from, to| Transfer::new(from, to, self.view.dtype.size_in_bytes()).plan(self.view.device());
+        let planned = [plan(&dense, own)?, plan(own, &dense)?];
+        Ok(self.dense_copies.get_or_init(|| planned))
     }
 }
 
