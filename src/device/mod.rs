@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// | `nonzero`, `masked_select` | the number of elements found |
 /// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |
 /// | dropping the last handle or tensor of a device | all recorded work |
-/// | any operation, if more than 16 batches of work are in flight | the oldest of them |
+/// | any operation, if more than 32 batches of work are in flight | the oldest of them |
 /// | any operation that needs a new buffer, if dropped tensors in flight hold too much memory | the oldest batches |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
 /// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation, in all threads that need it |

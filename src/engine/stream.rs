@@ -358,7 +358,6 @@ impl Drop for Stream {
 pub(crate) mod tests {
     use super::super::capture::Captured;
     use super::super::pool::PoolOwner;
-    use super::super::submit_thread::MOST_WAITING;
     use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{
@@ -913,7 +912,7 @@ pub(crate) mod tests {
         });
         drop(stream);
         assert_eq!(lengths(&lazy).iter().sum::<usize>(), recorded + 1 + 40_000, "the rest is submitted at the end");
-        assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= (MAX_IN_FLIGHT + MOST_WAITING) as u64 + 1);
+        assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= 2 * MAX_IN_FLIGHT as u64 + 1);
         let batches = lazy.batches.lock();
         let first = batches.iter().flatten().filter(|barrier| !**barrier);
         assert_eq!(first.count(), batches.len(), "one in each batch has no barrier: its first");

@@ -1,7 +1,7 @@
 //! [`SubmitThread`]: submits batches beside the threads that record them. Encoding a batch takes the host as long as
 //! recording it, so two threads do both in half the time.
 
-use super::submitter::Submitter;
+use super::submitter::{MAX_IN_FLIGHT, Submitter};
 use crate::backend::info::{DeviceInfo, DeviceKind};
 use crate::base::environment;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 /// How long the thread looks for the next batch before it sleeps. Waking it costs both threads some microseconds, and
 /// the longest batches take a few hundred to record.
 const SPIN: Duration = Duration::from_micros(400);
-
-/// While more batches than this wait for the thread, those that record wait for their turn, and submit what is left.
-pub(super) const MOST_WAITING: usize = 8;
 
 /// The thread, which starts when it is first woken up and ends with this.
 pub(super) struct SubmitThread {
@@ -37,10 +34,11 @@ impl SubmitThread {
         SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new() }
     }
 
-    /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not.
+    /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not. While too
+    /// many batches wait for it, those that record wait for their turn.
     pub fn takes(&self) -> bool {
         // In one order with what the thread does before it sleeps: it sees the batch, or this sees that it sleeps.
-        self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MOST_WAITING
+        self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MAX_IN_FLIGHT
     }
 
     /// Wakes the thread up if it sleeps, because a batch will soon be cut.

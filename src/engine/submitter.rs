@@ -31,8 +31,9 @@ const MOST_COMMANDS: usize = 1024;
 /// A batch is cut once it holds this many bytes on their way from the host, so that they do not pile up.
 pub(super) const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
 
-/// The host runs ahead of the device by at most this many batches. Each batch holds driver memory and buffers.
-pub(crate) const MAX_IN_FLIGHT: usize = 16;
+/// The host runs ahead of the device by at most this many batches, cut or in flight. Each holds driver memory and
+/// buffers. That many runs of a program are queued without a wait.
+pub(crate) const MAX_IN_FLIGHT: usize = 32;
 
 /// The batches of a device, in order. Each is cut, submitted by any thread, and retired once it has run.
 pub(super) struct Submitter {
