@@ -7,7 +7,7 @@ use super::contract::{
     Backend, BufferId, Command, Compiled, CopyQueue, MemoryUse, ProgramId, ReadCallback, Step, Ticket,
 };
 use super::info::DeviceInfo;
-use super::reads::Reads;
+use super::reads::{self, Reads};
 use super::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
@@ -281,7 +281,7 @@ impl<A: Api> Backend for ExplicitBackend<A> {
             let view = self.memory.host_view(buffer, offset.saturating_add(into.len() as u64), "read")?;
             // SAFETY: by the contract the buffer is kept, and the batches that write it have completed.
             let bytes = unsafe { self.memory.read(&view)? };
-            into.copy_from_slice(&bytes[offset as usize..]);
+            reads::copy(&bytes[offset as usize..], into);
             Ok(())
         })
     }

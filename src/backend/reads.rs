@@ -4,6 +4,27 @@ use crate::backend::contract::{ReadCallback, Ticket};
 use crate::base::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
+/// The most bytes that are copied in as few loads as possible.
+const FEW: usize = 16;
+
+/// Copies bytes that a device has written. If they are a few words, each is loaded once: across the bus that takes
+/// 1.5 us, and a copy of any length loads four bytes twice.
+pub(super) fn copy(from: &[u8], to: &mut [u8]) {
+    fn copy_array<const LENGTH: usize>(from: &[u8], to: &mut [u8]) {
+        if let (Some(from), Some(to)) = (from.first_chunk::<LENGTH>(), to.first_chunk_mut::<LENGTH>()) {
+            *to = *from;
+        }
+    }
+    debug_assert_eq!(from.len(), to.len());
+    match from.len() {
+        4 => copy_array::<4>(from, to),
+        8 => copy_array::<8>(from, to),
+        12 => copy_array::<12>(from, to),
+        FEW => copy_array::<FEW>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
 /// A pending read.
 struct Read<View> {
     view: View,
@@ -48,7 +69,14 @@ impl<View> Reads<View> {
     /// answered.
     pub fn run(&self, completed: Ticket, bytes: impl for<'a> Fn(&'a View) -> Result<&'a [u8]>) {
         for (read, _running) in self.take_due(completed) {
-            (read.done)(bytes(&read.view));
+            let mut few = [0; FEW];
+            (read.done)(bytes(&read.view).map(|bytes| match few.get_mut(..bytes.len()) {
+                Some(few) => {
+                    copy(bytes, few);
+                    &*few
+                }
+                None => bytes,
+            }));
         }
     }
 
@@ -84,5 +112,17 @@ impl<View> Drop for Running<'_, View> {
             running.swap_remove(index);
         }
         self.reads.returned.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_bytes_are_copied() {
+        for length in 0..=40 {
+            let (from, mut to) = ((1..=length).collect::<Vec<u8>>(), vec![0; length.into()]);
+            super::copy(&from, &mut to);
+            assert_eq!(from, to);
+        }
     }
 }

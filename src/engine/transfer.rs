@@ -356,6 +356,12 @@ impl Runtime {
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         check_may_block("read", "to_vec_async")?;
+        if source.bytes <= READ_IN_PLACE && source.is_row() && self.host_reads(buffer.kind(), source.bytes) {
+            let mut few = [0; READ_IN_PLACE as usize];
+            let few = &mut few[..source.bytes as usize];
+            self.read_into(buffer, source, few)?;
+            return Ok(convert(few));
+        }
         let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver waits below. If it is gone, an error has already been returned.
         let (ticket, mut slot) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;

@@ -273,7 +273,7 @@ impl Backend for WebGpuBackend {
         let end = offset.saturating_add(into.len() as u64);
         self.gpu.check_lost()?;
         if let (_, Some(view)) = self.buffers.get(buffer, "read")? {
-            into.copy_from_slice(&view.read(end)?[offset as usize..]);
+            reads::copy(&view.read(end)?[offset as usize..], into);
             return Ok(());
         }
         let (sender, receiver) = mpsc::sync_channel(1);
