@@ -25,6 +25,8 @@ pub(super) struct Batch {
     /// The command buffers of the pool. The first `begun` of them have commands.
     own: Vec<vk::CommandBuffer>,
     begun: usize,
+    /// Whether the first command buffer is open already, for one use.
+    opened: bool,
     /// What is executed: own command buffers, and those of programs.
     sequence: Vec<vk::CommandBuffer>,
     descriptors: DescriptorPool,
@@ -63,8 +65,8 @@ impl Batch {
         // SAFETY: the device is alive and has a queue of that family.
         let pool = device.check("vkCreateCommandPool", unsafe { device.raw.create_command_pool(&info, None) })?;
         let (own, sequence, descriptors) = Default::default();
-        let (timer, use_) = (Timer::default(), Use::Once);
-        Ok(Batch { pool, own, begun: 0, sequence, descriptors, timer, use_, stages, device })
+        let (timer, use_, opened) = (Timer::default(), Use::Once, false);
+        Ok(Batch { pool, own, begun: 0, opened, sequence, descriptors, timer, use_, stages, device })
     }
 
     /// Returns the recorded commands, to be executed in this order.
@@ -108,6 +110,17 @@ impl Batch {
         Ok(())
     }
 
+    /// Forgets what was recorded before, and opens the first command buffer, so that the next plan is recorded sooner.
+    /// The device must not be executing this batch.
+    pub fn open(&mut self) -> Result<()> {
+        if !self.opened {
+            self.reset(Use::Once)?;
+            self.open_next()?;
+            self.opened = true;
+        }
+        Ok(())
+    }
+
     /// Forgets what was recorded before, and records only a timestamp.
     pub fn record_timestamp(&mut self) -> Result<()> {
         self.reset(Use::Timed)?;
@@ -124,41 +137,49 @@ impl Batch {
 
     /// Empties the command buffers.
     fn reset(&mut self, use_: Use) -> Result<()> {
-        // SAFETY: the commands are not being executed, and only this batch has the pool.
-        let reset = unsafe { self.device.raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) };
-        self.device.check("vkResetCommandPool", reset)?;
         (self.use_, self.begun) = (use_, 0);
         self.sequence.clear();
-        Ok(())
+        // Programs are never opened beforehand, and all others are for one use.
+        if self.opened {
+            return Ok(());
+        }
+        // SAFETY: the commands are not being executed, and only this batch has the pool.
+        let reset = unsafe { self.device.raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) };
+        self.device.check("vkResetCommandPool", reset)
     }
 
     /// Begins to record the next command buffer, with this many timestamps.
     fn begin(&mut self, timestamps: u32) -> Result<vk::CommandBuffer> {
+        if !std::mem::take(&mut self.opened) {
+            self.open_next()?;
+        }
+        let commands = self.own[self.begun];
+        self.timer.begin(&self.device, timestamps)?;
+        self.begun += 1;
+        self.sequence.push(commands);
+        Ok(commands)
+    }
+
+    /// Opens the next command buffer.
+    fn open_next(&mut self) -> Result<()> {
         let raw = &self.device.raw;
-        let commands = match self.own.get(self.begun) {
-            Some(commands) => *commands,
-            None => {
-                let info = vk::CommandBufferAllocateInfo::default()
-                    .command_pool(self.pool)
-                    .level(vk::CommandBufferLevel::PRIMARY)
-                    .command_buffer_count(1);
-                // SAFETY: the pool is of this device.
-                let allocated = unsafe { raw.allocate_command_buffers(&info) };
-                self.own.extend(self.device.check("vkAllocateCommandBuffers", allocated)?);
-                self.own[self.begun]
-            }
-        };
+        if self.begun == self.own.len() {
+            let info = vk::CommandBufferAllocateInfo::default()
+                .command_pool(self.pool)
+                .level(vk::CommandBufferLevel::PRIMARY)
+                .command_buffer_count(1);
+            // SAFETY: the pool is of this device.
+            let allocated = unsafe { raw.allocate_command_buffers(&info) };
+            self.own.extend(self.device.check("vkAllocateCommandBuffers", allocated)?);
+        }
         let flags = match self.use_ {
             Use::Again => vk::CommandBufferUsageFlags::SIMULTANEOUS_USE,
             Use::Once | Use::Timed => vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT,
         };
         let info = vk::CommandBufferBeginInfo::default().flags(flags);
         // SAFETY: the command buffer is new, or was reset with its pool.
-        self.device.check("vkBeginCommandBuffer", unsafe { raw.begin_command_buffer(commands, &info) })?;
-        self.timer.begin(&self.device, timestamps)?;
-        self.begun += 1;
-        self.sequence.push(commands);
-        Ok(commands)
+        let begun = unsafe { raw.begin_command_buffer(self.own[self.begun], &info) };
+        self.device.check("vkBeginCommandBuffer", begun)
     }
 
     fn end(&self, commands: vk::CommandBuffer) -> Result<()> {

@@ -64,8 +64,9 @@ struct State {
     seen_copies: u64,
     /// Submitted batches, oldest first, each with its number.
     in_flight: VecDeque<(u64, Batch)>,
-    /// Batches for reuse.
+    /// Batches for reuse, and those whose first command buffer is open.
     idle: Vec<Batch>,
+    open: Vec<Batch>,
     /// The timestamps of completed batches that nobody has asked for yet.
     timestamps: HashMap<u64, Vec<u64>>,
 }
@@ -89,8 +90,8 @@ impl Queue {
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: the feature is enabled.
         let timeline = device.check("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
-        let (in_flight, idle, timestamps) = Default::default();
-        let state = State { queue, submitted: 0, seen_copies: 0, in_flight, idle, timestamps };
+        let (in_flight, idle, open, timestamps) = Default::default();
+        let state = State { queue, submitted: 0, seen_copies: 0, in_flight, idle, open, timestamps };
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         let (state, programs) = (Mutex::new(state), Mutex::new(Slots::new()));
@@ -112,8 +113,19 @@ impl Queue {
     /// Returns a batch that the device does not execute.
     fn idle_batch(&self) -> Result<Batch> {
         self.recycle(self.completed()?)?;
-        let idle = self.state.lock().idle.pop();
+        let mut state = self.state.lock();
+        let idle = state.open.pop().or_else(|| state.idle.pop());
+        drop(state);
         idle.map_or_else(|| self.new_batch(), Ok)
+    }
+
+    /// Opens a batch for the next submission. The device is busy meanwhile.
+    fn open_batch(&self) -> Result<()> {
+        let idle = self.state.lock().idle.pop();
+        let mut batch = idle.map_or_else(|| self.new_batch(), Ok)?;
+        batch.open()?;
+        self.state.lock().open.push(batch);
+        Ok(())
     }
 
     fn new_batch(&self) -> Result<Batch> {
@@ -217,6 +229,11 @@ impl explicit::Queue<Vulkan> for Queue {
         state.submitted = number;
         state.seen_copies = after.map_or(0, |(_, ticket)| ticket.0).max(state.seen_copies);
         state.in_flight.push_back((number, batch));
+        drop(state);
+        if let Err(error) = self.open_batch() {
+            // The batch has been submitted, and the next one tries this again.
+            log::debug!("no batch could be opened: {error}");
+        }
         Ok(Ticket(number))
     }
 
@@ -322,7 +339,8 @@ mod tests {
             backend.wait(ticket).unwrap();
         }
         let state = backend.queue.state.lock();
-        assert_eq!((state.submitted, state.in_flight.len(), state.idle.len()), (50, 0, 1));
+        assert_eq!((state.submitted, state.in_flight.len()), (50, 0));
+        assert_eq!((state.idle.len(), state.open.len()), (1, 1));
     }
 
     #[test]
@@ -333,8 +351,9 @@ mod tests {
             assert_eq!(ticket, Ticket(number));
             backend.wait(ticket).unwrap();
         }
-        let idle = backend.queue.state.lock().idle.len();
-        assert_eq!(idle, 1);
+        let state = backend.queue.state.lock();
+        assert_eq!((state.idle.len(), state.open.len()), (1, 1));
+        drop(state);
         assert_eq!(backend.timings(Ticket(7)).unwrap(), []);
         assert_eq!(backend.queue.state.lock().timestamps.len(), 49);
     }
