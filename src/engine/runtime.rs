@@ -680,13 +680,19 @@ impl Runtime {
     }
 
     /// Whether a kernel passes its self-test. The first call runs the test. Inside a capture, the kernel is taken to be
-    /// right, and tested later.
-    pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool + 'static) -> bool {
+    /// right. It is compiled together with all others, and tested later.
+    pub fn verdict(&self, config: &KernelConfig, generate: Generate, test: impl FnOnce() -> bool + 'static) -> bool {
         let known = self.verdicts.lock().get(config).cloned();
         let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
         match (verdict.get(), self.capturing()) {
             (Some(verdict), _) => *verdict,
             (None, Some(capture)) => {
+                // If it cannot be generated, the test says so.
+                if let Ok(kernel) = self.own_kernel(config, generate, false)
+                    && kernel.id().is_none()
+                {
+                    capture.placeholder(&kernel);
+                }
                 capture.add_trial(Trial { verdict, test: Box::new(test) });
                 true
             }
@@ -923,13 +929,15 @@ mod tests {
                         passes
                     }
                 };
-                verdicts.push([runtime.verdict(&good, test(true)), runtime.verdict(&bad, test(false))]);
-                verdicts.push([runtime.verdict(&good, test(true)), runtime.verdict(&bad, test(false))]);
+                let verdict = |kernel, passes| runtime.verdict(kernel, Store::generate, test(passes));
+                verdicts.push([verdict(&good, true), verdict(&bad, false)]);
+                verdicts.push([verdict(&good, true), verdict(&bad, false)]);
                 Ok(verdicts.len())
             })
             .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(verdicts, [[true, true], [true, true], [true, false], [true, false]]);
         assert_eq!((calls, Arc::get_mut(&mut tests).map(|tests| *tests.get_mut())), (4, Some(2)));
+        assert_eq!(runtime.stats().compiles, 2, "what is tested is compiled with what is launched");
     }
 
     /// A plan of a capture may have a kernel that has not been tested, so nobody else gets it.

@@ -33,7 +33,7 @@ pub(crate) fn verdict<F: Family + Clone + 'static>(
     trial: impl FnOnce(&Device, &F) -> Result<(), String> + 'static,
 ) -> bool {
     let (tested, kernel) = (device.clone(), config.clone());
-    device.runtime().verdict(&config.clone().into(), move || {
+    device.runtime().verdict(&config.clone().into(), F::generate, move || {
         let outcome = trial(&tested, &kernel);
         if let Err(reason) = &outcome {
             let (device, kernel) = (tested.info(), kernel.name());
