@@ -48,6 +48,7 @@ class Run:
     arguments: list = field(default_factory=list)
     filters: list = field(default_factory=list)
     longest: list = field(default_factory=list)
+    of_programs: dict = field(default_factory=dict)
     builds: bool = False
 
     def command(self) -> list[str]:
@@ -75,7 +76,11 @@ def read_run(row: dict) -> Run:
         if not isinstance(value, types[key]):
             refuse(f"{where}: `{key}` is a {type(value).__name__}, not a {types[key].__name__}")
     run = Run(**row)
-    words = [*run.tiers, *run.variables.values(), *run.arguments, *run.filters]
+    of_programs = run.of_programs.values()
+    if not all(isinstance(variables, dict) for variables in of_programs):
+        refuse(f"{where}: `of_programs` has the variables of each program that it names")
+    own = [value for variables in of_programs for value in variables.values()]
+    words = [*run.tiers, *run.variables.values(), *run.arguments, *run.filters, *own]
     if not all(isinstance(word, str) for word in words):
         refuse(f"{where}: tiers, variables, arguments and filters are strings")
     for tier in run.tiers:
@@ -112,8 +117,13 @@ def fill(variables: dict[str, str]) -> dict[str, str]:
 def print_list(runs: dict[str, Run]):
     for run in runs.values():
         print(f"{run.name:<26}{' '.join(run.tiers):<12}{run.seconds:>5} s")
-        variables = [f"{name}={shlex.quote(value)}" for name, value in fill(run.variables).items()]
-        print(f"    {' '.join(variables)} {shlex.join(run.command())}")
+        print(f"    {assignments(run.variables)} {shlex.join(run.command())}")
+        for program, variables in run.of_programs.items():
+            print(f"    with {assignments(variables)} for the program `{program}`")
+
+
+def assignments(variables: dict[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in fill(variables).items())
 
 
 def build(runs: list[Run], environment: dict) -> dict[tuple, list[str]]:
@@ -150,6 +160,7 @@ class Program:
     def __init__(self, run: Run, command: list[str], name: str = ""):
         self.run, self.command = run, command
         self.name = f"{run.name}: {name}" if name else run.name
+        self.variables = run.variables | run.of_programs.get(name, {})
         self.failures, self.seconds, self.lines = [], 0, queue.SimpleQueue()
 
     def expected_seconds(self) -> int:
@@ -160,7 +171,7 @@ class Program:
     def execute(self, environment: dict):
         start = time.monotonic()
         try:
-            self.failures = self.failures_of(environment | fill(self.run.variables))
+            self.failures = self.failures_of(environment | fill(self.variables))
         except OSError as error:
             self.failures = [f"{shlex.join(self.command)}: {error}"]
         self.seconds = round(time.monotonic() - start)
@@ -205,8 +216,9 @@ def programs_of(run: Run, built: dict[tuple, list[str]]) -> list[Program]:
         return [Program(run, [path, *run.filters]) for path in paths]
     # Without the hash that cargo appends.
     named = {Path(path).name.rpartition("-")[0]: path for path in paths}
-    if missing := set(run.longest) - named.keys():
-        refuse(f"run `{run.name}`: `longest` names {', '.join(missing)}; there are {', '.join(sorted(named))}")
+    for key in ("longest", "of_programs"):
+        if missing := set(getattr(run, key)) - named.keys():
+            refuse(f"run `{run.name}`: `{key}` names {', '.join(missing)}; there are {', '.join(sorted(named))}")
     order = [*run.longest, *sorted(named.keys() - set(run.longest))]
     programs = [Program(run, [named[name]], name) for name in order]
     documentation = Program(run, [*CARGO, "test", "--all-features", "--doc"], "documentation")
