@@ -34,8 +34,8 @@ impl SubmitThread {
         SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new() }
     }
 
-    /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not. While too
-    /// many batches wait for it, those that record wait for their turn.
+    /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not. If too
+    /// many batches wait for it, others submit them, too.
     pub fn takes(&self) -> bool {
         // In one order with what the thread does before it sleeps: it sees the batch, or this sees that it sleeps.
         self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MAX_IN_FLIGHT
