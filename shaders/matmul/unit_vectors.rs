@@ -14,7 +14,7 @@ pub(crate) struct UnitVectors {
     pub count: u32,
     /// The axis along which 16 bytes of the matrix are contiguous.
     pub along: Along,
-    /// Units of columns that a subgroup multiplies by the same vectors. Across the depth, 2 or 4.
+    /// Units of columns that a subgroup multiplies by the same vectors. Across the depth, 1, 2 or 4.
     pub columns: u32,
     pub subgroups: u32,
     /// True if the depth is a multiple of a step's.
@@ -28,9 +28,6 @@ pub(crate) struct UnitVectors {
 
 /// Elements of 16 bytes.
 const LOAD: u32 = 8;
-
-/// The fours of a lane are this many rows apart.
-const ROWS_APART: u32 = 4 * APART;
 
 impl UnitVectors {
     /// The most vectors of a workgroup.
@@ -62,6 +59,7 @@ impl UnitVectors {
             (depth, 5, 1, false),
             (other, 8, 2, true),
             (other, 12, 4, false),
+            (other, 16, 1, true),
         ];
         let gated = [(depth, 8, 2, true), (depth, 4, 1, false)].map(sample);
         let gated = gated.map(|tile| UnitVectors { gate: Some(UnaryOp::Silu), ..tile });
@@ -80,10 +78,10 @@ impl UnitVectors {
 
     /// Loads of a vector's line in a step.
     const fn loads(self) -> u32 {
-        match self.along {
-            Along::Depth => 2,
-            // Then a lane always has eight loads of 16 bytes of the matrix, or sixteen of 8.
-            Along::Other => 4 / self.columns,
+        match (self.along, self.columns) {
+            // Then a lane has eight loads of 16 bytes of the matrix, else sixteen of 8 or 4.
+            (Along::Other, 4) => 1,
+            _ => 2,
         }
     }
 
@@ -109,7 +107,7 @@ impl UnitVectors {
     }
 }
 
-/// An operand in runs of 16 bytes along the depth, or of 8 or 16 across it.
+/// An operand in runs of 16 bytes along the depth, or of 4, 8 or 16 across it.
 struct Operand<'k> {
     buffer: Array<'k>,
     /// Where the lane's lines begin, or its columns at depth 0.
@@ -143,8 +141,8 @@ impl<'a, 'k> Work<'a, 'k> {
         let (k, member) = (p.k, Member::new(p.k));
         let types = MatrixType::of_units(product.dtype(), [UNIT; 3]);
         let operand = |name, lanes, lines: Vec<Value<'k>>, depth_stride, loads: usize| {
-            let buffer = k.buffer(name, Type { scalar: Scalar::U32, lanes }, Access::Read);
-            let zero = k.u32(0).splat(lanes);
+            let ty = Type { scalar: Scalar::U32, lanes };
+            let (buffer, zero) = (k.buffer(name, ty, Access::Read), k.number(ty, 0));
             Operand { buffer, lines, depth_stride, next: (0..loads).map(|_| k.var(zero)).collect() }
         };
         // Beyond the edge, the last line is multiplied again.
@@ -263,8 +261,10 @@ impl<'a, 'k> Work<'a, 'k> {
         unit_sums::add_up(self.k, sums, &self.member, |[vector, row], fours| {
             let column = match along {
                 Along::Depth => row,
-                // A lane has the columns of a run, one or two fours.
-                Along::Other => row % ROWS_APART / 4 * self.config.run() + row / ROWS_APART * 4,
+                // A lane has the columns of a run: two, or one or two fours.
+                Along::Other => {
+                    row % (APART * neighbours) / neighbours * self.config.run() + row / (APART * neighbours) * 4
+                }
             };
             let four = gate.map_or(fours[0], |gate| gate.apply(fours[0]) * fours[1]);
             let (vector, column) = (self.p.first_row + vector, self.p.first_column + column);

@@ -347,7 +347,12 @@ impl BatchedProduct {
             Along::Depth => (1, 2, compute_units / 2),
             Along::Other => (2, 4, compute_units * 3 / 2),
         };
-        let columns = if groups(wide) >= enough { wide } else { narrow };
+        let columns = match along {
+            _ if groups(wide) >= enough => wide,
+            // If there are very few workgroups, twice as many are faster, though their loads are half as long.
+            Along::Other if groups(narrow) <= compute_units / 4 && (512..=1024).contains(&k) => 1,
+            _ => narrow,
+        };
         let groups = groups(columns);
         // Each row of blocks reads the whole matrix.
         let rows = m.div_ceil(UnitVectors::MOST as usize);
@@ -481,6 +486,10 @@ mod tests {
         let (depth, other) = (Along::Depth, Along::Other);
         assert_eq!(chosen(1, [256, 256, 256], depth), Some([16, 2, 4]));
         assert_eq!(chosen(1, [256, 256, 256], other), Some([16, 2, 4]));
+        assert_eq!(chosen(1, [16, 1024, 1024], other), Some([16, 1, 16]));
+        assert_eq!(chosen(1, [32, 512, 512], other), Some([16, 1, 8]));
+        assert_eq!(chosen(1, [16, 256, 256], other), Some([16, 2, 4]));
+        assert_eq!(chosen(1, [16, 2048, 1024], other), Some([16, 2, 16]));
         assert_eq!(chosen(1, [8, 4096, 4096], depth), Some([8, 2, 16]));
         assert_eq!(chosen(1, [5, 1024, 1024], depth), Some([8, 1, 16]));
         assert_eq!(chosen(1, [16, 16384, 1024], other), Some([16, 4, 8]));
