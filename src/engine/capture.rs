@@ -225,12 +225,14 @@ impl Capture {
         }
     }
 
-    /// Puts off the self-test of a kernel.
-    pub fn add_trial(&self, trial: Trial) {
+    /// Puts off the self-test of a kernel. Returns false if it has been put off before.
+    pub fn add_trial(&self, trial: Trial) -> bool {
         let trials = &mut self.captured.borrow_mut().trials;
-        if !trials.iter().any(|known| Arc::ptr_eq(&known.verdict, &trial.verdict)) {
+        let is_new = !trials.iter().any(|known| Arc::ptr_eq(&known.verdict, &trial.verdict));
+        if is_new {
             trials.push(trial);
         }
+        is_new
     }
 
     /// Adds what must hold for each run. Returns whether no other requirement is about the same.

@@ -687,13 +687,13 @@ impl Runtime {
         match (verdict.get(), self.capturing()) {
             (Some(verdict), _) => *verdict,
             (None, Some(capture)) => {
-                // If it cannot be generated, the test says so.
-                if let Ok(kernel) = self.own_kernel(config, generate, false)
+                // If the kernel cannot be generated, the test says so.
+                if capture.add_trial(Trial { verdict, test: Box::new(test) })
+                    && let Ok(kernel) = self.own_kernel(config, generate, false)
                     && kernel.id().is_none()
                 {
                     capture.placeholder(&kernel);
                 }
-                capture.add_trial(Trial { verdict, test: Box::new(test) });
                 true
             }
             (None, None) => *verdict.get_or_init(test),

@@ -32,7 +32,7 @@ const MOST_COMMANDS: usize = 1024;
 pub(super) const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
 
 /// The host runs ahead of the device by at most this many batches, cut or in flight. Each holds driver memory and
-/// buffers. That many runs of a program are queued without a wait.
+/// buffers. So many short runs of a program are queued without a wait: each may be a batch.
 pub(crate) const MAX_IN_FLIGHT: usize = 32;
 
 /// The batches of a device, in order. Each is cut, submitted by any thread, and retired once it has run.

@@ -186,7 +186,7 @@ impl Transfer {
 pub(crate) enum PlannedTransfer {
     Region(Region),
     Kernel(Box<Plan<Assign>>),
-    /// Of so many axes that a run takes several launches.
+    /// A run takes several launches, because the axes are too many for one.
     Parts(Transfer),
 }
 
