@@ -8,10 +8,6 @@ use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Value};
 use smallvec::SmallVec;
 
-/// Invocations per workgroup: the most that every device supports. With 64, a GPU with 2,048 invocations per
-/// multiprocessor does not start workgroups fast enough.
-const WORKGROUP: u32 = 128;
-
 /// Quads that each invocation of a GPU computes if elements are narrow. So as many bytes are in flight as with wide
 /// elements.
 const NARROW_QUADS: u32 = 4;
@@ -59,6 +55,8 @@ pub(crate) struct Elementwise {
     /// The number of axes of the strided inputs.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
+    /// Invocations per workgroup.
+    pub invocations: u32,
     /// The quads that each invocation computes: see [`fours`](Self::fours). All are loaded first, so that several loads
     /// are in flight at once.
     pub quads: u32,
@@ -73,7 +71,7 @@ impl Elementwise {
 
     /// The number of elements that a workgroup computes.
     pub fn elements_per_group(&self) -> usize {
-        (4 * self.quads * WORKGROUP) as usize
+        (4 * self.quads * self.invocations) as usize
     }
 }
 
@@ -134,7 +132,7 @@ impl Family for Elementwise {
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.invocations
     }
 
     fn touched(&self, Parameters { count, .. }: &Parameters) -> u64 {
@@ -173,8 +171,8 @@ impl Family for Elementwise {
             };
             inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
         };
-        let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();
-        let quads: Vec<_> = (0..self.quads).map(|turn| first + turn * WORKGROUP).collect();
+        let first = k.group_index() * (self.quads * self.invocations) + k.local_index();
+        let quads: Vec<_> = (0..self.quads).map(|turn| first + turn * self.invocations).collect();
         let loaded: Vec<_> = quads.iter().map(|&quad| load(quad.min(last / 4))).collect();
         for (&quad, values) in quads.iter().zip(&loaded) {
             k.when(quad.le(last / 4), || {
@@ -193,6 +191,7 @@ impl Family for Elementwise {
             inputs: SmallVec::from_slice(inputs),
             rank,
             scalars: SmallVec::new(),
+            invocations: 128,
             quads: 1,
         };
         let sum = |dtype, (layout, rank)| {

@@ -177,10 +177,17 @@ impl Family for Normalize {
         // The only row, or the first of four.
         let row = (member.row * across).min(count - across);
         let kept = rows.kept.coordinates(row);
+        // Fours lie side by side along the only axis of a row.
+        let by_fours = self.load == Load::Along;
+        let place_in = move |lane: Value<'k>| [&kept[..], &rows.along.coordinates(lane)].concat();
+        let first_four = rows.x.at(&place_in(k.u32(0))) / 4;
         // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
-            let place = |lane: u32| [&kept[..], &rows.along.coordinates(j * along + lane)].concat();
-            let element = x.load(k, rows.x.at(&place(0)));
+            let place = |lane: u32| place_in(j * along + lane);
+            let element = match by_fours {
+                true => x.load_four(k, first_four + j),
+                false => x.load(k, rows.x.at(&place(0))),
+            };
             head.as_ref().map_or(element, |head| head.apply(k, element, place))
         };
         let terms = length.convert(dtype.compute_scalar());
@@ -199,9 +206,9 @@ impl Family for Normalize {
 
         let row_exists = (member.row * across).lt(count);
         // Fours along a row have no neighbouring rows between them.
-        let by_fours = self.load == Load::Along;
+        let start = row * length;
         let output_place = move |j: Value<'k>| match by_fours {
-            true => row * length + j,
+            true => start + j,
             false => (row / inner * length + j) * inner + row % inner,
         };
         let one = k.number(ty, 1);
@@ -366,6 +373,14 @@ impl<'k> Source<'k> {
         match self {
             Source::Elements(elements) => elements.load(index),
             Source::Quads(quads) => quads.load(k, index / 4),
+        }
+    }
+
+    /// Loads the elements from `4 * quad` on, or the one there.
+    fn load_four(&self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
+        match self {
+            Source::Elements(elements) => elements.load(quad * 4),
+            Source::Quads(quads) => quads.load(k, quad),
         }
     }
 }

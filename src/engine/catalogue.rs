@@ -19,9 +19,10 @@ use crate::shader::{Module, Target};
 /// [`Error::Kernel`](crate::Error::Kernel) would be a mistake in this crate. A dump that cannot be written is an error,
 /// too.
 pub fn catalogue(target: Target) -> Result<Vec<Module>> {
+    let tuned = Target { addresses: true, loads_in_pairs: true, lanes_at_once: Some(8), ..Target::VULKAN };
     let mut kernels = Vec::new();
     for config in KernelConfig::samples() {
-        dump::write(&config, Target::VULKAN, false)?;
+        dump::write(&config, tuned, false)?;
         if !config.targets(&[target])?.is_empty() {
             kernels.push(config.generate(target)?);
         }

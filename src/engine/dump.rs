@@ -23,19 +23,21 @@ fn directory() -> Result<Option<&'static Path>> {
 ///   the kernel
 /// - `name.wgsl`, as a browser wants it
 ///
-/// - `name.loads.vulkan.spv`, with its disassembly, if the device wants loads by address or in pairs
+/// - `name.tuned.vulkan.spv`, with its disassembly, if the device wants loads by address or in pairs, or invocations
+///   that take turns
 ///
 /// For large buffers that are reached by address, writes only `name.addresses.vulkan.spv` with its disassembly. If a
 /// file cannot be written or a kernel cannot be generated, that is an error.
 pub(crate) fn write(config: &KernelConfig, own: Target, large_buffers: bool) -> Result<()> {
     let Some(directory) = directory()? else { return Ok(()) };
     let stem = stem(&config.name(), config);
-    let form = Target { addresses: own.addresses, loads_in_pairs: own.loads_in_pairs, ..Target::VULKAN };
-    if own.addresses && large_buffers {
+    let Target { addresses, loads_in_pairs, lanes_at_once, .. } = own;
+    let form = Target { addresses, loads_in_pairs, lanes_at_once, ..Target::VULKAN };
+    if addresses && large_buffers {
         return save_spirv(&directory.join(stem + ".addresses"), form.dialect, &config.generate(form)?);
     }
-    if own.addresses || own.loads_in_pairs {
-        save_spirv(&directory.join(format!("{stem}.loads")), form.dialect, &config.generate(form)?)?;
+    if form != Target::VULKAN {
+        save_spirv(&directory.join(format!("{stem}.tuned")), form.dialect, &config.generate(form)?)?;
     }
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
         let plain = config.generate(target)?;

@@ -116,9 +116,11 @@ pub(crate) struct Runtime {
 /// Returns the form of the crate's own kernels that the tuning data choose.
 fn target_of(backend: &dyn Backend, tuning: &Tuning) -> Target {
     let (target, info, loads) = (backend.target(), backend.info(), &tuning.loads);
+    let lanes = info.limits.subgroup_sizes.first().copied();
     Target {
-        loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
+        loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan && !target.wgsl,
         addresses: loads.addresses && info.limits.max_addressed_words > 0,
+        lanes_at_once: lanes.filter(|_| tuning.workgroups.turns && target.dialect() == Dialect::Vulkan),
         ..target
     }
 }

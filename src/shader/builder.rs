@@ -83,6 +83,10 @@ pub(super) struct State {
     large_registers: bool,
     prefers_bindings: bool,
     narrow_subgroups: bool,
+    /// Whether invocations wait for each other.
+    pub(super) waits: bool,
+    /// The variable with the first of the invocations whose [turn](KernelBuilder::turn) it is.
+    pub(super) turn: Option<Word>,
     /// Whether drivers may neither contract nor rearrange what is computed now.
     as_written: bool,
     /// The sums and products that were computed so.
@@ -94,6 +98,16 @@ impl State {
     /// Whether nothing is declared or computed yet.
     pub(super) fn is_empty(&self) -> bool {
         self.types.is_empty() && self.bindings.is_empty() && self.parameters.is_empty()
+    }
+
+    /// Whether the invocations of a workgroup share anything.
+    pub(super) fn shares(&self) -> bool {
+        self.waits || self.workgroup_memory > 0 || self.requires.subgroups || self.matrices.is_some()
+    }
+
+    /// Returns the variables that no invocation changes: the parameter block and the built-ins.
+    pub(super) fn constant_memory(&self) -> HashSet<Word> {
+        self.builtins.values().copied().chain([self.block]).collect()
     }
 }
 
@@ -181,6 +195,8 @@ impl KernelBuilder {
             large_registers: false,
             prefers_bindings: false,
             narrow_subgroups: false,
+            waits: false,
+            turn: None,
             as_written: false,
             rounded: HashSet::new(),
             scopes: Scopes::default(),
@@ -710,7 +726,8 @@ impl KernelBuilder {
 
     /// The invocation's index in its workgroup.
     pub fn local_index(&self) -> Value<'_> {
-        self.builtin(BuiltIn::LocalInvocationId, Some(0))
+        let index = self.builtin(BuiltIn::LocalInvocationId, Some(0));
+        self.turn().map_or(index, |first| first + index)
     }
 
     /// The workgroup's index in the dispatch, counted in one line. If a device runs fewer workgroups in a line (some
@@ -741,11 +758,12 @@ impl KernelBuilder {
         self.check(self.state.borrow_mut().module.select_block(None));
         self.check(self.state.borrow_mut().module.end_function());
         self.write_reductions();
+        let workgroup = self.take_turns();
         match self.target.dialect {
             Dialect::Vulkan => self.finish_vulkan(),
             Dialect::OpenCl => self.finish_opencl(),
         }
-        let KernelBuilder { name, workgroup, state, error, .. } = self;
+        let KernelBuilder { name, state, error, .. } = self;
         if let Some(message) = error.into_inner() {
             return Err(Error::Kernel { kernel: name, message });
         }

@@ -171,6 +171,7 @@ impl KernelBuilder {
     }
 
     fn barrier_for(&self, scope: Scope, memory: MemorySemantics) {
+        self.state.borrow_mut().waits = true;
         let scope = Operand::IdScope(self.u32(scope as u32).id);
         let mut semantics = MemorySemantics::ACQUIRE_RELEASE | memory;
         if self.follows_memory_model() {

@@ -41,6 +41,7 @@ pub(crate) mod spirv;
 mod subgroup;
 mod target;
 mod trigonometric;
+mod turns;
 mod types;
 mod value;
 #[cfg(has_webgpu)]

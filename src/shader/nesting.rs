@@ -379,7 +379,15 @@ mod tests {
                 assert_eq!(expr.operations(), OPERATIONS);
                 let inputs = [(dtype, InputLayout::Strided)].into_iter().collect();
                 let kept = Default::default();
-                let config = Elementwise { expr, kept, inputs, rank: 3, scalars: Default::default(), quads: 1 };
+                let config = Elementwise {
+                    expr,
+                    kept,
+                    inputs,
+                    rank: 3,
+                    scalars: Default::default(),
+                    invocations: 128,
+                    quads: 1,
+                };
                 let module = KernelConfig::from(config).generate(Target::WEBGPU).unwrap();
                 check_flat(&format!("{dtype} {kind}"), &wgsl::translate(&module).unwrap());
             }

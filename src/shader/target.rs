@@ -56,6 +56,9 @@ pub struct Target {
     /// Whether two lanes of 32 bits are loaded and stored as one number of 64 bits. It is for software devices, which
     /// load a vector number by number. The device has [`Features::i64`](crate::Features::i64).
     pub(crate) loads_in_pairs: bool,
+    /// How many invocations there are at once, if those of a workgroup that share nothing take turns (the Vulkan
+    /// dialect). It is for software devices, and the lanes of their subgroups.
+    pub(crate) lanes_at_once: Option<u32>,
     /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
     /// loops around barriers have to come from parameters.
     pub(crate) wgsl: bool,
@@ -73,6 +76,7 @@ impl Target {
         packs_halves: false,
         integer_dot_products: false,
         loads_in_pairs: false,
+        lanes_at_once: None,
         wgsl: false,
     };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
@@ -86,6 +90,7 @@ impl Target {
         packs_halves: false,
         integer_dot_products: false,
         loads_in_pairs: false,
+        lanes_at_once: None,
         wgsl: true,
     };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
@@ -99,6 +104,7 @@ impl Target {
         packs_halves: false,
         integer_dot_products: false,
         loads_in_pairs: false,
+        lanes_at_once: None,
         wgsl: false,
     };
 

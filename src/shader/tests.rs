@@ -54,12 +54,21 @@ fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, 
     receiver.try_recv().unwrap().unwrap()
 }
 
-/// Writes a kernel for each backend, with and without loads in pairs, and checks what it computes.
+/// Returns the forms of a kernel that a device may want.
+fn forms(target: Target) -> Vec<Target> {
+    let in_turns = Target { lanes_at_once: Some(4), ..target };
+    let in_pairs = Target { loads_in_pairs: true, ..target };
+    match target.dialect {
+        Dialect::OpenCl => vec![target],
+        Dialect::Vulkan if target.wgsl => vec![target, in_turns],
+        Dialect::Vulkan => vec![target, in_turns, in_pairs],
+    }
+}
+
+/// Writes a kernel for each backend, in all forms, and checks what it computes.
 fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], groups: u32, expected: &[u32]) {
-    let in_pairs = |target: Target| Target { loads_in_pairs: target.dialect == Dialect::Vulkan, ..target };
     let backends = backends();
-    for (backend, target) in backends.iter().flat_map(|b| [b.target(), in_pairs(b.target())].map(|target| (b, target)))
-    {
+    for (backend, target) in backends.iter().flat_map(|b| forms(b.target()).into_iter().map(move |form| (b, form))) {
         let k = KernelBuilder::new("test", target, workgroup);
         write(&k);
         let module = k.finish().unwrap();
@@ -67,8 +76,7 @@ fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], grou
             None => {
                 let found = run(&**backend, &module, inputs, expected.len(), groups);
                 let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
-                let form = if target.loads_in_pairs { "in pairs" } else { "" };
-                assert_eq!(wrong, None, "on {} {form}: {found:x?} is not {expected:x?}", backend.info());
+                assert_eq!(wrong, None, "on {}, {target:?}: {found:x?} is not {expected:x?}", backend.info());
             }
             Some(_) => {
                 assert!(matches!(backend.compile(&module, None), Err(Error::Unsupported { .. })), "{}", backend.info())

@@ -24,6 +24,7 @@ pub struct Tuning {
     pub copy: Copy,
     pub sampling: Sampling,
     pub loads: Loads,
+    pub workgroups: Workgroups,
     pub batch: Batch,
 }
 
@@ -93,6 +94,12 @@ pub struct Loads {
     pub several: bool,
     pub pairs: bool,
     pub addresses: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workgroups {
+    pub turns: bool,
+    pub elementwise: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
