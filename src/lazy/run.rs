@@ -132,7 +132,6 @@ fn compute_elements(fused: Fused, graph: &Graph<'_>, device: &Device) -> Result<
     }
     if fused.copies()
         && fused.kept.is_empty()
-        && device.tuning().copy.tiles
         && let [input] = &fused.inputs[..]
         && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
     {

@@ -3,8 +3,9 @@
 use super::view::View;
 use crate::base::layout::collapse;
 use crate::base::shape::Dims;
+use crate::kernels::Family;
 use crate::kernels::parameters::Strided;
-use crate::kernels::transpose::{Parameters, Transpose};
+use crate::kernels::transpose::{Parameters, Tile, Transpose};
 
 /// With fewer rows or columns, too much of a tile stays empty.
 const FEWEST: [usize; 2] = [16, 32];
@@ -33,12 +34,19 @@ impl Transposition {
         let y_strides: Dims<isize> =
             (0..rank).map(|axis| lengths[axis + 1..].iter().product::<usize>() as isize).collect();
         let outer: Vec<usize> = (0..rank - 1).filter(|&axis| axis != row).collect();
-        let per_word = 4 / bytes;
-        let words = tensor.layout().offset.is_multiple_of(per_word)
-            && outer.iter().chain([&(rank - 1)]).all(|&axis| x_strides[axis] % per_word as isize == 0);
-        let tile = Transpose::tile(bytes as u32, words, [rows, columns]);
-        let kernel = Transpose { bytes: bytes as u32, outer: outer.len(), words, tile };
-        if !tensor.device().takes(&kernel) {
+        // Whether the columns of the input begin at multiples of some elements.
+        let begin_at = |elements: usize| {
+            tensor.layout().offset.is_multiple_of(elements)
+                && outer.iter().chain([&(rank - 1)]).all(|&axis| x_strides[axis] % elements as isize == 0)
+        };
+        let device = tensor.device();
+        let tile = match device.tuning().copy.tiles {
+            true => Tile::of_workgroup(bytes as u32, begin_at(4 / bytes), [rows, columns]),
+            false if rows.is_multiple_of(4) && begin_at(4) => Tile::of_invocation([rows, columns]),
+            false => return None,
+        };
+        let kernel = Transpose { bytes: bytes as u32, outer: outer.len(), tile };
+        if !device.takes(&kernel) || kernel.workgroup() > device.info().limits.max_workgroup_invocations {
             return None;
         }
         let count: usize = outer.iter().map(|&axis| lengths[axis]).product();
@@ -53,7 +61,8 @@ impl Transposition {
             x: Strided { offset: tensor.layout().offset, strides: along_outer(&x_strides) },
             y: Strided { offset: 0, strides: along_outer(&y_strides) },
         };
-        let groups = count * rows.div_ceil(tile[0] as usize) * columns.div_ceil(tile[1] as usize);
+        let [tile_rows, tile_columns] = tile.sides().map(|side| side as usize);
+        let groups = count * rows.div_ceil(tile_rows) * columns.div_ceil(tile_columns);
         Some(Transposition { kernel, parameters, groups })
     }
 }
