@@ -56,7 +56,6 @@ impl Transpose {
     fn per_word(&self) -> u32 {
         4 / self.bytes
     }
-
 }
 
 impl Tile {
@@ -125,8 +124,7 @@ impl Family for Transpose {
         let (first_row, first_column) = (inside % down * tile_rows, inside / down * tile_columns);
         let place = lengths.coordinates(outer.min(count - 1));
         let (x_start, y_start, exists) = (x.at(&place), y.at(&place), outer.lt(count));
-        let part =
-            Part { k, exists, rows, columns, first_row, first_column, x_start, x_stride, y_start, y_stride };
+        let part = Part { k, exists, rows, columns, first_row, first_column, x_start, x_stride, y_start, y_stride };
         match self.tile {
             Tile::Workgroup { sides, words } => self.write_through_memory(&part, sides, words),
             Tile::Invocation { fours } => self.write_through_registers(&part, fours),

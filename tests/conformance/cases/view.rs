@@ -155,7 +155,7 @@ fn accessors(device: &Device) -> Outcome {
     }
 }
 
-/// Permutations that change the innermost axis, with sizes that GPUs copy through tiles.
+/// Permutations that change the innermost axis, with sizes that are copied through tiles.
 fn in_tiles(dtype: DType, device: &Device) -> Outcome {
     for (shape, order) in [
         (&[36, 40][..], &[1, 0][..]),
@@ -164,6 +164,7 @@ fn in_tiles(dtype: DType, device: &Device) -> Outcome {
         (&[64, 3, 33], &[2, 1, 0]),
         (&[2, 36, 5, 50], &[0, 3, 2, 1]),
         (&[3, 100, 70], &[2, 0, 1]),
+        (&[2, 548, 3, 36], &[0, 3, 2, 1]),
     ] {
         for layout in [Layout::Contiguous, Layout::Sliced] {
             let x = shaped("tiles", shape, layout, dtype, Domain::Special, device)?;
