@@ -45,14 +45,6 @@ fn unpack_halves(dtype: DType, word: Value<'_>) -> [Value<'_>; 2] {
     if dtype == DType::BF16 { word.unpack_bf16() } else { word.unpack_f16() }
 }
 
-/// Returns the lower or the upper halves of two words, as one word. As numbers of 16 bits, not by masks and shifts: then
-/// NVIDIA's compiler needs one instruction.
-pub(super) fn halves<'k>(words: [Value<'k>; 2], upper: u32) -> Value<'k> {
-    let two = Type { scalar: Scalar::F16, lanes: 2 };
-    let [low, high] = words.map(|word| word.bitcast(two).lane(upper));
-    low.kernel().vector(&[low, high]).bitcast(Type::U32)
-}
-
 /// Returns the elements of a word as numbers. If elements are not packed, that is the number itself.
 fn unpack_word(dtype: DType, word: Value<'_>) -> Vec<Value<'_>> {
     match Packing::of(dtype) {

@@ -180,13 +180,13 @@ impl Family for Normalize {
         // Fours lie side by side along the only axis of a row.
         let by_fours = self.load == Load::Along;
         let place_in = move |lane: Value<'k>| [&kept[..], &rows.along.coordinates(lane)].concat();
-        let first_four = rows.x.at(&place_in(k.u32(0))) / 4;
+        let first_four = by_fours.then(|| rows.x.at(&place_in(k.u32(0))) / 4);
         // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
             let place = |lane: u32| place_in(j * along + lane);
-            let element = match by_fours {
-                true => x.load_four(k, first_four + j),
-                false => x.load(k, rows.x.at(&place(0))),
+            let element = match (&x, first_four) {
+                (Source::Quads(x), Some(first)) => x.load(k, first + j),
+                _ => x.load(k, rows.x.at(&place(0))),
             };
             head.as_ref().map_or(element, |head| head.apply(k, element, place))
         };
@@ -373,14 +373,6 @@ impl<'k> Source<'k> {
         match self {
             Source::Elements(elements) => elements.load(index),
             Source::Quads(quads) => quads.load(k, index / 4),
-        }
-    }
-
-    /// Loads the elements from `4 * quad` on, or the one there.
-    fn load_four(&self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
-        match self {
-            Source::Elements(elements) => elements.load(quad * 4),
-            Source::Quads(quads) => quads.load(k, quad),
         }
     }
 }

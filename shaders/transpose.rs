@@ -1,5 +1,5 @@
 //! Copies into another order of axes, through tiles. Neighbouring invocations read neighbours along the innermost axis of
-//! the input, and write neighbours along the innermost axis of the output.
+//! the input. If a workgroup shares a tile, they also write neighbours along the innermost axis of the output.
 
 use super::Family;
 use super::elements::Raw;
@@ -73,10 +73,12 @@ impl Tile {
         Tile::Workgroup { sides: [fitting(tile_rows, rows), fitting(tile_columns, columns)], words }
     }
 
-    /// Returns the tiles of a workgroup of invocations that hold one each. A lane's neighbours have neighbouring rows.
-    pub fn of_invocation([rows, columns]: [usize; 2]) -> Tile {
-        let fours = |length: usize, most: usize| (length / 4).next_power_of_two().min(most) as u32;
-        Tile::Invocation { fours: [fours(rows, 8), fours(columns, 128)] }
+    /// Returns the tiles of a workgroup of at most `most` invocations, a power of two, which hold one each. A lane's
+    /// neighbours have neighbouring rows.
+    pub fn of_invocation([rows, columns]: [usize; 2], most: u32) -> Tile {
+        let fours = |length: usize, most: u32| (length / 4).next_power_of_two().min(most as usize) as u32;
+        let rows = fours(rows, 8);
+        Tile::Invocation { fours: [rows, fours(columns, most / rows)] }
     }
 
     /// Rows and columns that a workgroup copies.
@@ -134,7 +136,7 @@ impl Family for Transpose {
     fn samples() -> Vec<Self> {
         let through_memory = [(1, false), (1, true), (2, false), (2, true), (4, true)];
         let through_memory = through_memory.map(|(bytes, words)| (bytes, Tile::of_workgroup(bytes, words, [1024; 2])));
-        let through_registers = [1, 2, 4].map(|bytes| (bytes, Tile::of_invocation([64; 2])));
+        let through_registers = [1, 2, 4].map(|bytes| (bytes, Tile::of_invocation([64; 2], 128)));
         let all = through_memory.into_iter().chain(through_registers);
         all.map(|(bytes, tile)| Transpose { bytes, outer: 1, tile }).collect()
     }

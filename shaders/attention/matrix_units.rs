@@ -618,7 +618,7 @@ impl<'a, 'k> Work<'a, 'k> {
             return weights.get().factor(ty);
         }
         let pairs = (0..HELD).step_by(2).map(|e| [e, e + 1].map(|e| weights.element(e)));
-        self.k.matrix_of_words(ty, &pairs.map(|pair| self.k.upper_halves(pair)).collect::<Vec<_>>())
+        self.k.matrix_of_words(ty, &pairs.map(|pair| self.k.halves(pair, 1)).collect::<Vec<_>>())
     }
 
     /// Returns the weights of two units of keys as factors, through scratch memory. Keys of both alternate.
@@ -628,7 +628,7 @@ impl<'a, 'k> Work<'a, 'k> {
         for e in 0..HELD {
             let word = match ty.dtype {
                 DType::F16 => k.pack_f16(a.element(e), b.element(e)),
-                _ => k.upper_halves([a.element(e), b.element(e)]),
+                _ => k.halves([a.element(e), b.element(e)], 1),
             };
             words.set_element(e, word.bitcast(Type::F32));
         }

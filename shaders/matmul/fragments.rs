@@ -19,7 +19,6 @@
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
 use super::{Along, Matmul, Matrix, ProductBlock, in_runs};
-use crate::kernels::elements::halves;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -162,7 +161,7 @@ impl<'k> FragmentSide<'k> {
                 for unit in 0..4 {
                     // The unit's columns are column `unit` and the column four places after it.
                     let [upper, lower] = [unit / 2, 2 + unit / 2].map(|word| {
-                        let two = |i: usize| halves([lines[i].lane(word), lines[i + 1].lane(word)], unit % 2);
+                        let two = |i: usize| k.halves([lines[i].lane(word), lines[i + 1].lane(word)], unit % 2);
                         [two(0), two(2)]
                     });
                     store(self.places[0] + unit * LANES, upper, lower);

@@ -2,7 +2,6 @@
 //! these the matrix is read once. The subgroups of a workgroup share the depth, and each loads a step ahead.
 
 use super::{Along, Matmul, Matrix, Output, ProductBlock, in_runs};
-use crate::kernels::elements::halves;
 use crate::kernels::expr::UnaryOp;
 use crate::kernels::unit_sums::{self, APART, LANES, Member, SHARING, Sums, UNIT};
 use crate::shader::{Access, Array, KernelBuilder, MatrixType, MatrixVar, Scalar, Type, Value, Var};
@@ -245,7 +244,7 @@ impl<'a, 'k> Work<'a, 'k> {
                             .map(|x| x.lane(unit as u32))
                             .take(4)
                             .collect();
-                        [0, 1].map(|upper| [0, 2].map(|depth| halves([depths[depth], depths[depth + 1]], upper)))
+                        [0, 1].map(|upper| [0, 2].map(|depth| self.k.halves([depths[depth], depths[depth + 1]], upper)))
                     }
                 };
                 let rows = self.k.matrix_of_words(self.types[0], &words.concat());

@@ -110,6 +110,17 @@ impl Device {
         self.runtime().tuning()
     }
 
+    /// Returns the most invocations of a workgroup, as a power of two.
+    pub(crate) fn largest_workgroup(&self) -> u32 {
+        let limits = &self.info().limits;
+        1 << limits.max_workgroup_invocations.min(limits.max_workgroup_size[0]).max(1).ilog2()
+    }
+
+    /// Returns the invocations of a workgroup of an elementwise operation.
+    pub(crate) fn elementwise_workgroup(&self) -> u32 {
+        self.tuning().workgroups.elementwise.min(self.largest_workgroup())
+    }
+
     /// Returns whether a kernel's parameter block fits.
     pub(crate) fn takes(&self, kernel: &impl Form) -> bool {
         kernel.parameter_words() <= self.info().limits.max_parameter_words as usize

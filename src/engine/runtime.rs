@@ -116,7 +116,7 @@ pub(crate) struct Runtime {
 /// Returns the form of the crate's own kernels that the tuning data choose.
 fn target_of(backend: &dyn Backend, tuning: &Tuning) -> Target {
     let (target, info, loads) = (backend.target(), backend.info(), &tuning.loads);
-    let lanes = info.limits.subgroup_sizes.first().copied();
+    let lanes = if let [lanes] = info.limits.subgroup_sizes[..] { Some(lanes) } else { None };
     Target {
         loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan && !target.wgsl,
         addresses: loads.addresses && info.limits.max_addressed_words > 0,

@@ -89,15 +89,14 @@ impl Fused {
         for (&i, strides) in strided.iter().zip(&strides) {
             layouts[i] = strided_layout(&inputs[i], &lengths, strides);
         }
-        let tuning = device.tuning();
         let kernel = Elementwise {
             expr: self.expr.clone(),
             kept: self.kept.iter().map(|kept| kept.term).collect(),
             inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype, layout)).collect(),
             rank: lengths.len(),
             scalars: self.scalars.iter().map(|word| word.dtype).collect(),
-            invocations: tuning.workgroups.elementwise.min(device.info().limits.max_workgroup_invocations),
-            quads: match tuning.loads.several {
+            invocations: device.elementwise_workgroup(),
+            quads: match device.tuning().loads.several {
                 true => Elementwise::fours(&self.expr, inputs.iter().map(|input| input.dtype)),
                 false => 1,
             },

@@ -3,7 +3,6 @@
 use super::view::View;
 use crate::base::layout::collapse;
 use crate::base::shape::Dims;
-use crate::kernels::Family;
 use crate::kernels::parameters::Strided;
 use crate::kernels::transpose::{Parameters, Tile, Transpose};
 
@@ -42,11 +41,13 @@ impl Transposition {
         let device = tensor.device();
         let tile = match device.tuning().copy.tiles {
             true => Tile::of_workgroup(bytes as u32, begin_at(4 / bytes), [rows, columns]),
-            false if rows.is_multiple_of(4) && begin_at(4) => Tile::of_invocation([rows, columns]),
+            false if rows.is_multiple_of(4) && begin_at(4) => {
+                Tile::of_invocation([rows, columns], device.elementwise_workgroup())
+            }
             false => return None,
         };
         let kernel = Transpose { bytes: bytes as u32, outer: outer.len(), tile };
-        if !device.takes(&kernel) || kernel.workgroup() > device.info().limits.max_workgroup_invocations {
+        if !device.takes(&kernel) {
             return None;
         }
         let count: usize = outer.iter().map(|&axis| lengths[axis]).product();

@@ -85,9 +85,7 @@ fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
 
 /// Returns the invocations of the largest team that a device has: a power of two, at most 1,024.
 fn largest_team(device: &Device) -> u32 {
-    let limits = &device.info().limits;
-    let most = limits.max_workgroup_invocations.min(limits.max_workgroup_size[0]).clamp(WORKGROUP, 1024);
-    1 << most.ilog2()
+    device.largest_workgroup().clamp(WORKGROUP, 1024)
 }
 
 /// Returns the lanes of a subgroup if the device has only one size. Then the invocations of a workgroup fill subgroups

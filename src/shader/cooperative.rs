@@ -371,17 +371,18 @@ impl KernelBuilder {
         var
     }
 
-    /// Returns the upper halves of two words as one word, the first in its low half. The kernel must multiply matrices
-    /// of 16 bits: devices that do have integers of 16 bits. With these, NVIDIA's driver takes one instruction.
-    pub(crate) fn upper_halves<'k>(&'k self, [low, high]: [Value<'k>; 2]) -> Value<'k> {
+    /// Returns the lower (`half` 0) or the upper halves (1) of two words as one word, the first in its low half. The
+    /// kernel must multiply matrices of 16 bits: devices that do have integers of 16 bits. With these, NVIDIA's driver
+    /// takes one instruction.
+    pub(crate) fn halves<'k>(&'k self, [low, high]: [Value<'k>; 2], half: u32) -> Value<'k> {
         self.capability(Capability::Int16);
         let pair = {
             let module = &mut self.state.borrow_mut().module;
-            let half = module.type_int(16, 0);
-            module.type_vector(half, 2)
+            let short = module.type_int(16, 0);
+            module.type_vector(short, 2)
         };
         let words = [low, high].map(|word| Operand::IdRef(self.emit_id(Op::Bitcast, pair, [word.operand()])));
-        let halves = words.into_iter().chain([1, 3].map(Operand::LiteralBit32));
+        let halves = words.into_iter().chain([half, 2 + half].map(Operand::LiteralBit32));
         let halves = self.emit_id(Op::VectorShuffle, pair, halves);
         self.emit(Op::Bitcast, Type::U32, [Operand::IdRef(halves)])
     }

@@ -142,6 +142,22 @@ fn local_arrays_vectors_and_unrolled_loops() {
 }
 
 #[test]
+fn arrays_of_truth_values() {
+    let numbers: Vec<u32> = (0..64).collect();
+    let write = |k: &KernelBuilder| {
+        let (x, y) = (k.buffer("x", Type::U32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+        let (i, array) = (k.global_index(), k.local_array(Type::BOOL, 2));
+        for bit in [0, 1] {
+            array.store(bit, ((x.load(i) >> bit) & 1).eq(1));
+        }
+        y.store(i, array.load(x.load(i) % 2).convert(Scalar::U32));
+    };
+    // Even numbers tell their lowest bit, odd ones the next.
+    let expected: Vec<u32> = numbers.iter().map(|x| (x >> (x % 2)) & 1).collect();
+    check(32, write, &[&numbers], 2, &expected);
+}
+
+#[test]
 fn vectors_of_floats_lane_by_lane() {
     // Each invocation loads two numbers as a vector, and each by itself.
     let numbers = bits(&(0..66).map(|i| i as f32 - 20.5).collect::<Vec<_>>());

@@ -111,7 +111,7 @@ fn split(instructions: Vec<Instruction>, constant: &mut HashSet<Word>) -> (Vec<I
     })
 }
 
-/// Whether an operation does nothing but compute a value from others.
+/// Whether an operation is known to do nothing but compute a value from others.
 fn is_computation(op: Op) -> bool {
     use Op::*;
     matches!(
@@ -199,9 +199,26 @@ mod tests {
     }
 
     #[test]
+    fn what_memory_holds_is_loaded_in_each_turn() {
+        let k = KernelBuilder::new("turns", IN_TURNS, 32);
+        let x = k.buffer("x", Type::U32, Access::ReadWrite);
+        let sum = k.var(x.load(0) / 3);
+        sum.set(sum.get() + k.local_index());
+        x.store(0, sum.get());
+        let blocks = blocks(&k.finish().unwrap());
+        for op in [Op::UDiv, Op::Store, Op::IAdd] {
+            assert!(!blocks[0].contains(&op), "{op:?}: {blocks:?}");
+        }
+    }
+
+    #[test]
     fn invocations_that_share_something_have_no_turns() {
-        let shares: [fn(&KernelBuilder); 3] =
-            [KernelBuilder::barrier, |k| _ = k.workgroup_array(Type::U32, 32), |k| _ = k.bool(true).subgroup_any()];
+        let shares: [fn(&KernelBuilder); 4] = [
+            KernelBuilder::barrier,
+            KernelBuilder::subgroup_barrier,
+            |k| _ = k.workgroup_array(Type::U32, 32),
+            |k| _ = k.bool(true).subgroup_any(),
+        ];
         for share in shares {
             let module = kernel(share);
             assert_eq!(module.workgroup(), [32, 1, 1]);

@@ -213,6 +213,9 @@ impl<'k> Value<'k> {
     /// other way round.
     pub fn bitcast(self, ty: Type) -> Value<'k> {
         let ty = self.kernel.possible(ty);
+        if ty == self.ty {
+            return self;
+        }
         // naga would keep the number of lanes, and so make a number of 32 bits.
         if self.kernel.target().wgsl && (self.ty.scalar == Scalar::F16) != (ty.scalar == Scalar::F16) {
             self.kernel.fail(format!("bitcast from {} to {ty} through WGSL: naga translates none", self.ty));

@@ -13,7 +13,7 @@ use super::row::Row;
 use super::steps::{Step, Steps};
 use super::{FewRows, RUN};
 use crate::base::dtype::DType;
-use crate::kernels::elements::{Runs, halves};
+use crate::kernels::elements::Runs;
 use crate::kernels::unit_sums::{APART, Member, SHARING, UNIT};
 use crate::shader::{KernelBuilder, MatrixType, MatrixVar, Value, Var};
 
@@ -213,7 +213,7 @@ impl<'a, 'k> Work<'a, 'k> {
             let runs: Vec<_> = lines.map(|(line, there)| there.select(line[octet].get(), 0)).collect();
             for (word, sum) in (0..).zip(sums) {
                 let words: Vec<_> = runs.iter().map(|run| run.lane(word)).collect();
-                let columns = [0, 1].map(|upper| [[0, 1], [2, 3]].map(|pair| halves(pair.map(|i| words[i]), upper)));
+                let columns = [0, 1].map(|upper| [[0, 1], [2, 3]].map(|pair| k.halves(pair.map(|i| words[i]), upper)));
                 let columns = k.matrix_of_words(types[1], &columns.concat());
                 sum.set(weights.multiply_add(columns, sum.get().times(rescale)));
             }
