@@ -1,5 +1,5 @@
-//! Copies into another order of axes, through tiles. Neighbouring invocations read neighbours along the innermost axis of
-//! the input. If a workgroup shares a tile, they also write neighbours along the innermost axis of the output.
+//! Copies into another order of axes, through tiles. Neighbouring invocations read neighbours along the innermost axis
+//! of the input. If a workgroup shares a tile, they also write neighbours along the innermost axis of the output.
 
 use super::Family;
 use super::elements::Raw;
