@@ -118,7 +118,7 @@ fn target_of(backend: &dyn Backend, tuning: &Tuning) -> Target {
     let (target, info, loads) = (backend.target(), backend.info(), &tuning.loads);
     let lanes = if let [lanes] = info.limits.subgroup_sizes[..] { Some(lanes) } else { None };
     Target {
-        loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan && !target.wgsl,
+        loads_in_pairs: loads.pairs && info.features.i64 && target.dialect() == Dialect::Vulkan,
         addresses: loads.addresses && info.limits.max_addressed_words > 0,
         lanes_at_once: lanes.filter(|_| tuning.workgroups.turns && target.dialect() == Dialect::Vulkan),
         ..target

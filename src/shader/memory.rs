@@ -137,13 +137,22 @@ impl<'k> Array<'k> {
 
     /// Returns an element from its form in memory.
     fn element_from(self, stored: Value<'k>) -> Value<'k> {
-        stored.bitcast(self.element)
+        if self.stored == self.element {
+            return stored;
+        }
+        let words: Vec<_> = stored.lanes().into_iter().flat_map(words_of_pair).collect();
+        self.kernel.vector(&words).bitcast(self.element)
     }
 
     /// Returns an element in its form in memory.
     fn stored_from(self, element: Value<'k>) -> Value<'k> {
         self.kernel.check_stored(element, self.element);
-        if element.ty() == self.element { element.bitcast(self.stored) } else { element }
+        if self.stored == self.element || element.ty() != self.element {
+            return element;
+        }
+        let words = element.bitcast(self.element.with_scalar(Scalar::U32)).convert(Scalar::I64).lanes();
+        let pairs: Vec<_> = words.chunks(2).map(|pair| pair[0] | (pair[1] << 32)).collect();
+        if let [pair] = pairs[..] { pair } else { self.kernel.vector(&pairs) }
     }
 
     /// Loads an element that another workgroup has [stored for all](Self::store_for_all).
@@ -201,8 +210,8 @@ impl<'k> Array<'k> {
             return load(Some(lane));
         }
         let pair = load((self.stored.lanes > 1).then(|| lane >> 1));
-        let lanes = pair.bitcast(Type { lanes: 2, ..self.element });
-        (lane & 1).eq(0).select(lanes.lane(0), lanes.lane(1))
+        let [low, high] = words_of_pair(pair);
+        (lane & 1).eq(0).select(low, high).bitcast(self.element.lane())
     }
 
     /// Returns the same buffer with the lanes of vectors as elements, if the target can. The place of a lane is then
@@ -320,6 +329,11 @@ impl<'k> Array<'k> {
         let expected = expected.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicCompareExchange, index, &[value, expected], expected)
     }
+}
+
+/// Returns the words that a number of 64 bits holds, the low one first.
+fn words_of_pair(pair: Value<'_>) -> [Value<'_>; 2] {
+    [pair, pair >> 32].map(|word| word.convert(Scalar::U32))
 }
 
 impl KernelBuilder {

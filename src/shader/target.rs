@@ -54,7 +54,7 @@ pub struct Target {
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
     pub(crate) integer_dot_products: bool,
     /// Whether two lanes of 32 bits are loaded and stored as one number of 64 bits. It is for software devices, which
-    /// load a vector number by number. The device has [`Features::i64`](crate::Features::i64), and gets SPIR-V.
+    /// load a vector number by number. The device has [`Features::i64`](crate::Features::i64).
     pub(crate) loads_in_pairs: bool,
     /// How many invocations there are at once, if those of a workgroup that share nothing take turns (the Vulkan
     /// dialect). It is for software devices, whose subgroups all have this many lanes.

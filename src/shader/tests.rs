@@ -60,7 +60,6 @@ fn forms(target: Target) -> Vec<Target> {
     let in_pairs = Target { loads_in_pairs: true, ..target };
     match target.dialect {
         Dialect::OpenCl => vec![target],
-        Dialect::Vulkan if target.wgsl => vec![target, in_turns],
         Dialect::Vulkan => vec![target, in_turns, in_pairs],
     }
 }
