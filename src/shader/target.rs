@@ -56,8 +56,8 @@ pub struct Target {
     /// Whether two lanes of 32 bits are loaded and stored as one number of 64 bits. It is for software devices, which
     /// load a vector number by number. The device has [`Features::i64`](crate::Features::i64).
     pub(crate) loads_in_pairs: bool,
-    /// How many invocations there are at once, if those of a workgroup that share nothing take turns (the Vulkan
-    /// dialect). It is for software devices, whose subgroups all have this many lanes.
+    /// If the invocations of a workgroup share nothing, this many do the work of all, in a loop (the Vulkan dialect).
+    /// It is the number of lanes of a subgroup, for software devices whose subgroups all have as many.
     pub(crate) lanes_at_once: Option<u32>,
     /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
     /// loops around barriers have to come from parameters.

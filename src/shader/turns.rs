@@ -1,6 +1,6 @@
-//! Invocations that take turns. A software device runs the subgroups of a workgroup one after the other, and to start
-//! one takes it as long as some dozens of elements. If the invocations of a workgroup share nothing, those of one
-//! subgroup can do the work of all.
+//! Invocations that take turns. A software device runs the subgroups of a workgroup one after the other. To start a
+//! subgroup takes it as long as some thirty additions. So if the invocations of a workgroup share nothing, one
+//! subgroup does the work of all of them, in a loop.
 
 use super::builder::KernelBuilder;
 use super::types::Type;
