@@ -285,6 +285,11 @@ impl<'k> Quads<'k> {
         Quads { array: k.buffer(name, quad_type(dtype), Access::ReadWrite), dtype }
     }
 
+    /// Returns the quads from `first` on: see [`Array::after`].
+    pub fn after(self, first: Value<'k>) -> Self {
+        Quads { array: self.array.after(first), ..self }
+    }
+
     /// Loads the elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         self.unpack(k, self.load_packed(quad))

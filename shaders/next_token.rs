@@ -143,7 +143,7 @@ impl Family for NextToken {
         let width = self.turn.width();
         let words = Type { scalar: Scalar::U32, lanes: width };
         let logits = match self.turn {
-            Turn::Quads => Logits::Quads(Quads::input(k, "logits", self.dtype)),
+            Turn::Quads | Turn::WholeQuads(_) => Logits::Quads(Quads::input(k, "logits", self.dtype)),
             Turn::Single | Turn::Singles => Logits::Elements(Elements::input(k, "logits", self.dtype)),
         };
         let settings = k.buffer("settings", Type::U32, Access::ReadWrite);
@@ -177,7 +177,8 @@ impl Family for NextToken {
 
         // 1. Every step from here on reads the same scores, however they were rounded.
         let best = k.var(k.f32(-LARGEST));
-        member.each_turn(self.turn, loads, |places| {
+        member.each_turn(self.turn, loads, |spots| {
+            let places: Vec<_> = spots.iter().map(|spot| spot.index()).collect();
             let load = |&place: &Value<'k>| {
                 let logits = match &logits {
                     Logits::Elements(logits) => vec![logits.load(p.logits.at(&[row, place]))],
@@ -197,7 +198,8 @@ impl Family for NextToken {
 
         // 2. Keys take the places of the scores.
         let each_load = |visit: &dyn Fn(Value<'k>, &[Value<'k>])| {
-            member.each_turn(self.turn, loads, |places| {
+            member.each_turn(self.turn, loads, |spots| {
+                let places: Vec<_> = spots.iter().map(|spot| spot.index()).collect();
                 let loaded: Vec<_> = places.iter().map(|&place| keys.load(start + place).lanes()).collect();
                 places.iter().zip(loaded).for_each(|(&place, loaded)| visit(place, &loaded));
             });

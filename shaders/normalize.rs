@@ -2,13 +2,13 @@
 
 use super::Family;
 use super::elements::{Elements, Quads};
-use super::elementwise::InputLayout;
+use super::elementwise::{InputLayout, RESULTS};
 use super::epilogue::{Epilogue, Outputs, Store};
 use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::parameters::{Float, Form, Size, View, parameters};
 use super::prologue::{Head, Prologue};
 use super::rows::RowsType;
-use super::workgroup::{Member, Team, Turn, tree};
+use super::workgroup::{Member, Spot, Team, Turn, tree};
 use crate::base::dtype::DType;
 use crate::shader::{Dialect, KernelBuilder, Type, Value};
 use smallvec::SmallVec;
@@ -42,6 +42,10 @@ impl NormalizeOp {
 /// The most loads of a member whose weights and biases are loaded before the row is added up.
 const MOST_EARLY: u32 = 8;
 
+/// The largest number of a row may be larger than the one that is subtracted from it by this. The difference is rounded,
+/// by up to 2^-21 here, and exponentials are as much off.
+const MOST_ABOVE: f32 = 16.0;
+
 /// The elements of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
@@ -74,6 +78,8 @@ impl Load {
 pub(crate) enum Held {
     /// In memory. Each pass reads the row again.
     Memory(Turn),
+    /// In the results, as exponentials, until their sum is known: for softmax of `f32` by fours, without an epilogue.
+    Results(Turn),
     /// In the registers of the team. Each member has this many loads, every `team.size()`th of the row.
     Registers(u32),
 }
@@ -170,7 +176,10 @@ impl Family for Normalize {
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
-        let y = Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns);
+        let y = match self.held {
+            Held::Results(_) => Results::Held(Quads::in_place(k, RESULTS, dtype)),
+            _ => Results::Written(Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns)),
+        };
         let elements = self.keeps_elements.then(|| Store::new(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
@@ -181,11 +190,10 @@ impl Family for Normalize {
         let by_fours = self.load == Load::Along;
         let place_in = move |lane: Value<'k>| [&kept[..], &rows.along.coordinates(lane)].concat();
         let first_four = by_fours.then(|| rows.x.at(&place_in(k.u32(0))) / 4);
-        // From here on `j` counts loads.
-        let load = move |j: Value<'k>| {
-            let place = |lane: u32| place_in(j * along + lane);
+        let load = move |at: Spot<'k>| {
+            let place = |lane: u32| place_in(at.index() * along + lane);
             let element = match (&x, first_four) {
-                (Source::Quads(x), Some(first)) => x.load(k, first + j),
+                (Source::Quads(x), Some(first)) => at.load(k, *x, first),
                 _ => x.load(k, rows.x.at(&place(0))),
             };
             head.as_ref().map_or(element, |head| head.apply(k, element, place))
@@ -193,6 +201,7 @@ impl Family for Normalize {
         let terms = length.convert(dtype.compute_scalar());
         let ty = Type { scalar: dtype.compute_scalar(), lanes: across };
         let x = Row::new(member, self.held, ty, length / along, load);
+        // From here on `j` counts loads.
         let affine = |j: Value<'k>| {
             let j = j * along;
             let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
@@ -215,11 +224,20 @@ impl Family for Normalize {
         let eps = eps.unwrap_or(k.number(ty, 0));
         // Without a guard, the row exists for sure.
         let compute = |guard: Option<Value<'k>>| {
+            if let Some(elements) = &elements {
+                x.each(|Place { index: j, exists, .. }, element| {
+                    when_all(k, [guard, exists], || elements.store(k, output_place(j * along), element));
+                });
+            }
+            let y = match &y {
+                &Results::Held(y) => return x.softmax_in(y, start / 4),
+                Results::Written(y) => y,
+            };
             let y_row = match self.op {
                 NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                     let (largest, total) = x.largest();
                     let shifted = x.map(move |x| x - largest);
-                    let exp = shifted.map(Value::exp_of_negative);
+                    let exp = shifted.map(Value::exp_below_88);
                     let total = total.unwrap_or_else(|| exp.sum());
                     if self.op == NormalizeOp::Softmax {
                         let scale = one / total;
@@ -246,11 +264,6 @@ impl Family for Normalize {
                 }
             };
 
-            if let Some(elements) = &elements {
-                x.each(|Place { index: j, exists, .. }, element| {
-                    when_all(k, [guard, exists], || elements.store(k, output_place(j * along), element));
-                });
-            }
             y_row.each(|Place { number, index: j, exists }, normal| {
                 // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers
                 // them too.
@@ -290,7 +303,11 @@ impl Family for Normalize {
                     (workgroup, None, Load::Along, Held::Registers(MOST_EARLY + 1)),
                     (Team::Workgroup(8), Some(8), Load::Along, single),
                     (Team::Workgroup(8), Some(8), Load::Along, Held::Memory(Turn::Quads)),
+                    (Team::Workgroup(8), Some(8), Load::Along, Held::Memory(Turn::WholeQuads(2))),
                 ];
+                if (op, dtype) == (NormalizeOp::Softmax, DType::F32) {
+                    cuts.push((Team::Workgroup(8), Some(8), Load::Along, Held::Results(Turn::WholeQuads(4))));
+                }
                 // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
                     cuts.extend([(columns, None, Load::Across, singles), (columns, None, Load::Across, held)]);
@@ -377,6 +394,12 @@ impl<'k> Source<'k> {
     }
 }
 
+/// The results of a kernel: four of them at a time if rows are held there.
+enum Results<'k> {
+    Held(Quads<'k>),
+    Written(Outputs<'k>),
+}
+
 /// A row, or a function of its elements, as a team holds it.
 #[derive(Clone)]
 struct Row<'k> {
@@ -391,7 +414,7 @@ struct Row<'k> {
 #[derive(Clone)]
 enum Numbers<'k> {
     /// Loaded from memory whenever they are needed, one turn at a time.
-    Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>, Turn),
+    Memory(Rc<dyn Fn(Spot<'k>) -> Value<'k> + 'k>, Turn),
     /// This member's numbers, with their places. The last place may be beyond the row: its number then repeats the
     /// row's last.
     Registers(Vec<(Value<'k>, Value<'k>)>),
@@ -413,13 +436,13 @@ impl<'k> Row<'k> {
         held: Held,
         ty: Type,
         length: Value<'k>,
-        load: impl Fn(Value<'k>) -> Value<'k> + 'k,
+        load: impl Fn(Spot<'k>) -> Value<'k> + 'k,
     ) -> Self {
         let numbers = match held {
-            Held::Memory(turn) => Numbers::Memory(Rc::new(load), turn),
+            Held::Memory(turn) | Held::Results(turn) => Numbers::Memory(Rc::new(load), turn),
             Held::Registers(count) => {
                 let places = (0..count).map(|i| member.lane + i * member.lanes());
-                Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
+                Numbers::Registers(places.map(|j| (j, load(Spot::of(j.min(length - 1))))).collect())
             }
         };
         Row { member, ty, length, numbers }
@@ -439,7 +462,7 @@ impl<'k> Row<'k> {
         let numbers = match &self.numbers {
             Numbers::Memory(load, turn) => {
                 let load = load.clone();
-                Numbers::Memory(Rc::new(move |j| f(load(j))), *turn)
+                Numbers::Memory(Rc::new(move |at| f(load(at))), *turn)
             }
             Numbers::Registers(numbers) => Numbers::Registers(numbers.iter().map(|&(j, x)| (j, f(x))).collect()),
         };
@@ -452,9 +475,10 @@ impl<'k> Row<'k> {
         let own = match &self.numbers {
             // With one pass for both, each load would take a second exponential, which costs more than another pass.
             Numbers::Memory(load, turn @ Turn::Single) => {
-                let most = self.member.k.var(self.together(vec![load(self.member.k.u32(0))], Value::larger));
-                self.member.each_turn(*turn, self.length, |places| {
-                    let loads = places.iter().map(|&j| load(j)).collect();
+                let first = load(Spot::of(self.member.k.u32(0)));
+                let most = self.member.k.var(self.together(vec![first], Value::larger));
+                self.member.each_turn(*turn, self.length, |spots| {
+                    let loads = spots.iter().map(|&at| load(at)).collect();
                     most.set(most.get().larger(self.together(loads, Value::larger)));
                 });
                 most.get()
@@ -471,28 +495,72 @@ impl<'k> Row<'k> {
     /// Computes both in one pass. The sum belongs to the largest number so far, and is rescaled if a larger one comes
     /// (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018). A second number sums up the
     /// rounding errors of its additions.
-    fn largest_and_total(&self, load: &dyn Fn(Value<'k>) -> Value<'k>, turn: Turn) -> (Value<'k>, Value<'k>) {
+    fn largest_and_total(&self, load: &dyn Fn(Spot<'k>) -> Value<'k>, turn: Turn) -> (Value<'k>, Value<'k>) {
         let (k, member) = (self.member.k, self.member);
         let zero = k.number(self.ty, 0);
-        let infinity = k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
-        // If all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
-        let finite = move |x: Value<'k>| x.eq(infinity).select(zero, x);
-        let first = self.together(vec![load(k.u32(0))], Value::larger);
+        let first = self.together(vec![load(Spot::of(k.u32(0)))], Value::larger);
         let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
-        member.each_turn(turn, self.length, |places| {
-            let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
+        member.each_turn(turn, self.length, |spots| {
+            let numbers: Vec<_> = spots.iter().map(|&at| load(at)).collect();
             let next = most.get().larger(self.together(numbers.clone(), Value::larger));
-            let shift = finite(next);
-            let scale = (most.get() - shift).exp_of_negative();
-            let new = self.together(numbers.iter().map(|&x| (x - shift).exp_of_negative()).collect(), |a, b| a + b);
+            let shift = self.finite(next);
+            let scale = (most.get() - shift).exp_below_88();
+            let new = self.together(numbers.iter().map(|&x| (x - shift).exp_below_88()).collect(), |a, b| a + b);
             let [total, lost] = (sum.get() * scale).two_sum(new);
             most.set(next);
             sum.set(total);
             rest.set(rest.get() * scale + lost);
         });
         let largest = member.reduce(most.get(), Value::larger);
-        let own = (sum.get() + rest.get()) * (most.get() - finite(largest)).exp_of_negative();
+        let own = (sum.get() + rest.get()) * (most.get() - self.finite(largest)).exp_below_88();
         (largest, member.reduce(own, |a, b| a + b))
+    }
+
+    /// Stores the row's softmax, by fours from `start` on. The team is a subgroup. The results hold exponentials until
+    /// their sum is known: software devices load them in less time than they compute them again.
+    ///
+    /// These are the exponentials of the numbers less `reference`, the largest one of the first loads. If a number is
+    /// so much larger that its exponential may be infinite, or if none is as large as the reference (which is 0 if the
+    /// first are negative infinities), a second pass subtracts the largest number.
+    fn softmax_in(&self, y: Quads<'k>, start: Value<'k>) {
+        let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("the row is held in the results") };
+        let (k, member, zero) = (self.member.k, self.member, self.member.k.number(self.ty, 0));
+        let first = self.together(vec![load(Spot::of(member.lane.min(self.length - 1)))], Value::larger);
+        let pass = |shift: Value<'k>| {
+            let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
+            member.each_turn(*turn, self.length, |spots| {
+                let numbers: Vec<_> = spots.iter().map(|&at| load(at)).collect();
+                let exponentials: Vec<_> = numbers.iter().map(|&x| (x - shift).exp_below_88()).collect();
+                for (at, &exponential) in spots.iter().zip(&exponentials) {
+                    at.store(k, y, start, exponential);
+                }
+                most.set(most.get().larger(self.together(numbers, Value::larger)));
+                let [total, lost] = sum.get().two_sum(self.together(exponentials, |a, b| a + b));
+                sum.set(total);
+                rest.set(rest.get() + lost);
+            });
+            let total = member.reduce(sum.get() + rest.get(), |a, b| a + b);
+            (self.finite(member.reduce(most.get(), Value::larger)), total)
+        };
+        let reference = self.finite(member.reduce(first, Value::larger));
+        let (largest, total) = pass(reference);
+        let total = k.var(total);
+        let is_far = (largest - reference).gt(MOST_ABOVE) | largest.lt(reference);
+        k.when(is_far.subgroup_any(), || total.set(pass(largest).1));
+        let scale = k.number(self.ty, 1) / total.get();
+        member.each_turn(*turn, self.length, |spots| {
+            let exponentials: Vec<_> = spots.iter().map(|at| at.load(k, y, start)).collect();
+            for (at, exponential) in spots.iter().zip(exponentials) {
+                at.store(k, y, start, exponential * scale);
+            }
+        });
+    }
+
+    /// Returns what is subtracted from numbers of which `x` is the largest. If all are negative infinities, that is
+    /// nothing: their exponentials are 0, not NaN.
+    fn finite(&self, x: Value<'k>) -> Value<'k> {
+        let infinity = self.member.k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
+        x.eq(infinity).select(self.member.k.number(self.ty, 0), x)
     }
 
     /// Returns the sum of all numbers, by pairs.
@@ -500,7 +568,7 @@ impl<'k> Row<'k> {
         let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
             Numbers::Memory(load, turn) => {
-                let term = |j| self.together(vec![load(j)], |a, b| a + b);
+                let term = |at| self.together(vec![load(at)], |a, b| a + b);
                 return member.sum(k.number(self.ty, 0), *turn, [k.u32(0), self.length], term);
             }
             Numbers::Registers(numbers) => numbers,
@@ -524,10 +592,10 @@ impl<'k> Row<'k> {
         match &self.numbers {
             Numbers::Memory(load, turn) => {
                 // All loads come before the first store, as a compiler must assume that they share memory.
-                self.member.each_turn(*turn, self.length, |places| {
-                    let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
-                    for (number, (&index, x)) in places.iter().zip(numbers).enumerate() {
-                        visit(Place { number, index, exists: None }, x);
+                self.member.each_turn(*turn, self.length, |spots| {
+                    let numbers: Vec<_> = spots.iter().map(|&at| load(at)).collect();
+                    for (number, (at, x)) in spots.iter().zip(numbers).enumerate() {
+                        visit(Place { number, index: at.index(), exists: None }, x);
                     }
                 });
             }

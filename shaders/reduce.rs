@@ -111,7 +111,7 @@ impl Family for Reduce {
         let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if let Some(rows) = rows {
             let place = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
             let loads: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
-                Turn::Quads => Box::new(Rows::quads(k, rows, self.rows.dtype, row)),
+                Turn::Quads | Turn::WholeQuads(_) => Box::new(Rows::quads(k, rows, self.rows.dtype, row)),
                 Turn::Single | Turn::Singles => Box::new(Rows::input(k, rows, self.rows.dtype).row(row)),
             };
             let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at));

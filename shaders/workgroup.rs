@@ -1,5 +1,6 @@
 //! Folds and scans over the invocations of a workgroup.
 
+use super::elements::Quads;
 use super::fold::{Combine, Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
@@ -47,6 +48,8 @@ pub(crate) enum Turn {
     Singles,
     /// Several quads, one per load. Each is contiguous, from a multiple of four on.
     Quads,
+    /// This many quads, in rows that are whole turns: for software devices, which go at least once through each loop.
+    WholeQuads(u32),
 }
 
 impl Turn {
@@ -56,12 +59,65 @@ impl Turn {
             Turn::Single => 1,
             Turn::Singles => 8,
             Turn::Quads => 4,
+            Turn::WholeQuads(loads) => loads,
+        }
+    }
+
+    /// True if a row may end within a turn. Its last loads then come one after the other.
+    const fn has_rest(self) -> bool {
+        matches!(self, Turn::Singles | Turn::Quads)
+    }
+
+    /// Runs `body` for the first load of each of a member's turns: `start`, and each `stride`th one up to `end`.
+    fn go_through<'k>(self, start: Value<'k>, end: Value<'k>, stride: u32, body: impl FnOnce(Value<'k>)) {
+        match self {
+            // No row is empty, so each member has a turn.
+            Turn::WholeQuads(_) => start.kernel().for_some(start, end, stride, body),
+            _ => start.kernel().for_step(start, end, stride, body),
         }
     }
 
     /// The number of elements of a load.
     pub const fn width(self) -> u32 {
-        if matches!(self, Turn::Quads) { 4 } else { 1 }
+        if matches!(self, Turn::Quads | Turn::WholeQuads(_)) { 4 } else { 1 }
+    }
+}
+
+/// A load of a member's turn.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'k> {
+    /// The turn's first load, and how many loads after that one this one is.
+    pub first: Value<'k>,
+    pub behind: u32,
+}
+
+impl<'k> Spot<'k> {
+    /// Returns the load `index` of a row.
+    pub fn of(index: Value<'k>) -> Self {
+        Spot { first: index, behind: 0 }
+    }
+
+    /// Returns how many loads of the row lie before this one.
+    pub fn index(self) -> Value<'k> {
+        if self.behind == 0 { self.first } else { self.first + self.behind }
+    }
+
+    /// Loads the quad of a row whose first quad is `row`.
+    pub fn load(self, k: &'k KernelBuilder, quads: Quads<'k>, row: Value<'k>) -> Value<'k> {
+        let (quads, quad) = self.place(k, quads, row);
+        quads.load(k, quad)
+    }
+
+    /// Stores a quad in the same way.
+    pub fn store(self, k: &'k KernelBuilder, quads: Quads<'k>, row: Value<'k>, value: Value<'k>) {
+        let (quads, quad) = self.place(k, quads, row);
+        quads.store(k, quad, value);
+    }
+
+    /// Returns the quads from the turn's first load on, and the place among them.
+    fn place(self, k: &'k KernelBuilder, quads: Quads<'k>, row: Value<'k>) -> (Quads<'k>, Value<'k>) {
+        let first = row + self.first;
+        if self.behind == 0 { (quads, first) } else { (quads.after(first), k.u32(self.behind)) }
     }
 }
 
@@ -149,15 +205,15 @@ impl<'k> Member<'k> {
         }
     }
 
-    /// Visits the places of this member's loads of a row of `length` loads. The places of a turn come together.
-    pub fn each_turn(&self, turn: Turn, length: Value<'k>, visit: impl Fn(&[Value<'k>])) {
+    /// Visits this member's loads of a row of `length` loads. The loads of a turn come together.
+    pub fn each_turn(&self, turn: Turn, length: Value<'k>, visit: impl Fn(&[Spot<'k>])) {
         let (k, lanes, loads) = (self.k, self.lanes(), turn.loads());
-        let whole = if loads > 1 { length - length % (lanes * loads) } else { length };
-        k.for_step(self.lane, whole, lanes * loads, |j| {
-            visit(&(0..loads).map(|load| j + load * lanes).collect::<Vec<_>>());
+        let whole = if turn.has_rest() { length - length % (lanes * loads) } else { length };
+        turn.go_through(self.lane, whole, lanes * loads, |first| {
+            visit(&(0..loads).map(|load| Spot { first, behind: load * lanes }).collect::<Vec<_>>());
         });
-        if loads > 1 {
-            k.for_step(whole + self.lane, length, lanes, |j| visit(&[j]));
+        if turn.has_rest() {
+            k.for_step(whole + self.lane, length, lanes, |j| visit(&[Spot::of(j)]));
         }
     }
 
@@ -168,10 +224,10 @@ impl<'k> Member<'k> {
         zero: Value<'k>,
         turn: Turn,
         bounds: [Value<'k>; 2],
-        term: impl Fn(Value<'k>) -> Value<'k>,
+        term: impl Fn(Spot<'k>) -> Value<'k>,
     ) -> Value<'k> {
         let fold = Fold::sum(self.k, zero.ty(), |x| x);
-        let own = self.fold_own(&fold, turn, || vec![zero], bounds, |j| vec![(fold.map)(term(j), j)]);
+        let own = self.fold_own(&fold, turn, || vec![zero], bounds, |at| vec![(fold.map)(term(at), at.first)]);
         self.reduce((fold.finish)(&own, zero), |a, b| a + b)
     }
 
@@ -186,7 +242,7 @@ impl<'k> Member<'k> {
         bounds: [Value<'k>; 2],
         states: impl Fn(Value<'k>) -> Vec<State<'k>>,
     ) -> State<'k> {
-        let own = self.fold_own(fold, turn, first, bounds, states);
+        let own = self.fold_own(fold, turn, first, bounds, |at| states(at.index()));
         self.reduce_states(own, |a, b| (fold.combine)(a, b))
     }
 
@@ -197,26 +253,25 @@ impl<'k> Member<'k> {
         turn: Turn,
         first: impl FnOnce() -> State<'k>,
         [start, end]: [Value<'k>; 2],
-        states: impl Fn(Value<'k>) -> Vec<State<'k>>,
+        states: impl Fn(Spot<'k>) -> Vec<State<'k>>,
     ) -> State<'k> {
         let (k, lanes, combine) = (self.k, self.lanes(), &fold.combine);
         let pair = |a: &State<'k>, b: &State<'k>| combine(a, b);
         let stride = lanes * turn.loads();
         let first = fold.identity.clone().unwrap_or_else(first);
         let (total, block) = (StateVar::new(k, &first), StateVar::new(k, &first));
-        let several = turn.loads() > 1;
-        let whole = if several { end - (end - start) % stride } else { end };
+        let whole = if turn.has_rest() { end - (end - start) % stride } else { end };
         k.for_step(start, whole, stride * BLOCK, |from| {
             block.set(&first);
-            k.for_step(from + self.lane, (from + stride * BLOCK).min(whole), stride, |j| {
-                let states = (0..turn.loads()).flat_map(|load| states(j + load * lanes)).collect();
+            turn.go_through(from + self.lane, (from + stride * BLOCK).min(whole), stride, |first| {
+                let states = (0..turn.loads()).flat_map(|load| states(Spot { first, behind: load * lanes })).collect();
                 block.set(&combine(&block.get(), &tree(states, &pair)));
             });
             total.set(&combine(&total.get(), &block.get()));
         });
-        if several {
+        if turn.has_rest() {
             k.for_step(whole + self.lane, end, lanes, |j| {
-                total.set(&combine(&total.get(), &tree(states(j), &pair)));
+                total.set(&combine(&total.get(), &tree(states(Spot::of(j)), &pair)));
             });
         }
         total.get()

@@ -406,6 +406,13 @@ impl Normalized {
         let is_subgroup = subgroup_lanes(device) == Some(team.size());
         let in_subgroups = matches!(team, Team::Workgroup(_)) && (matches!(held, Held::Registers(_)) || is_subgroup);
         let prologue = RowsPrologue::new(operand, &view.axes, load == Load::Along)?;
+        // Without an epilogue, results of 32 bits can hold the row.
+        let held_alone = match held {
+            Held::Memory(turn) if is_subgroup && (*op, dtype) == (NormalizeOp::Softmax, DType::F32) => {
+                Held::Results(turn)
+            }
+            held => held,
+        };
         let kernel = Normalize {
             op: *op,
             rows: view.axes.ty(x.dtype),
@@ -418,7 +425,7 @@ impl Normalized {
             team,
             subgroup: subgroup_lanes(device).filter(|_| in_subgroups),
             load,
-            held,
+            held: held_alone,
         };
         let others = prologue.iter().flat_map(|prologue| &prologue.buffers);
         let mut inputs: SmallVec<[&Buffer; 4]> = [x.buffer()?].into_iter().chain(others).collect();
@@ -460,7 +467,7 @@ impl Normalized {
             };
             let fours = load != Load::Element;
             let (config, at) = (!fours || columns.is_multiple_of(4)).then(|| epilogue.plan(columns, fours))??;
-            let kernel = Normalize { epilogue: Some(config.into()), ..kernel.clone() };
+            let kernel = Normalize { epilogue: Some(config.into()), held, ..kernel.clone() };
             let fits = epilogue.fits(&kernel, inputs.len() + outputs, stores, device);
             let parameters = Parameters { columns: Some(columns), epilogue: Some(at), ..parameters.clone() };
             fits.then_some((kernel, parameters, epilogue))

@@ -29,7 +29,7 @@ const MEMORY: u32 = 8192;
 /// On a software device, the fewest loads of four elements per lane for which a row is worth a subgroup.
 const FOURS_PER_LANE: usize = 2;
 
-/// The fewest fours for each lane of a software device to load several at a time: two turns.
+/// The fewest fours for each lane of a software device to load several at a time, if the row is not whole turns.
 const LONG_TURNS: usize = 8;
 
 /// How the rows of a tensor lie in memory.
@@ -82,7 +82,13 @@ impl RowView {
         {
             // Lanes of a subgroup read neighbours, and need no workgroup memory to combine their results.
             // Several loads at a time take less of a long row's time than one after the other.
-            let turn = if self.length >= LONG_TURNS * 4 * lanes as usize { Turn::Quads } else { Turn::Single };
+            let fours = 4 * lanes as usize;
+            let whole = [4, 2].into_iter().find(|&loads| self.length.is_multiple_of(loads as usize * fours));
+            let turn = match whole {
+                Some(loads) => Turn::WholeQuads(loads),
+                None if self.length >= LONG_TURNS * fours => Turn::Quads,
+                None => Turn::Single,
+            };
             return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(turn) };
         }
         if !self.are_long(device) {

@@ -105,6 +105,33 @@ impl KernelBuilder {
         self.counted_loop(LoopControl::DONT_UNROLL, start, end, step, body);
     }
 
+    /// Does what [`for_step`](Self::for_step) does, if `start` is below `end`. The test is behind the body: llvmpipe goes
+    /// once more through the body of a loop that tests first, with no lane at work.
+    pub(crate) fn for_some<'k>(
+        &'k self,
+        start: Value<'k>,
+        end: Value<'k>,
+        step: impl IntoValue<'k>,
+        body: impl FnOnce(Value<'k>),
+    ) {
+        let (header, inside, next, merge) = (self.label(), self.label(), self.label(), self.label());
+        let counter = self.var(start);
+        let step = step.into_value(self, Type::U32);
+        self.jump(header);
+        self.begin(header);
+        let control = Operand::LoopControl(LoopControl::NONE);
+        self.emit_void(Op::LoopMerge, [Operand::IdRef(merge), Operand::IdRef(next), control]);
+        self.jump(inside);
+        self.begin(inside);
+        self.scoped(|| body(counter.get()));
+        self.jump(next);
+        self.begin(next);
+        counter.set(counter.get() + step);
+        let again = self.condition(counter.get().lt(end));
+        self.check(self.state.borrow_mut().module.branch_conditional(again, header, merge, []));
+        self.begin(merge);
+    }
+
     fn counted_loop<'k>(
         &'k self,
         control: LoopControl,

@@ -77,9 +77,9 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
     }
 
-    /// e to the power of a number that is not positive. If the result is below the normal numbers, it is 0. This takes
-    /// half as many instructions as `exp`. Softmax of columns, with two for each element, would wait for `exp`.
-    pub(crate) fn exp_of_negative(self) -> Value<'k> {
+    /// e to the power of a number below 88. If the result is below the normal numbers, it is 0. This takes half as many
+    /// instructions as `exp`. Softmax of columns, with two for each element, would wait for `exp`.
+    pub(crate) fn exp_below_88(self) -> Value<'k> {
         if self.ty.scalar == Scalar::F64 {
             return self.exp();
         }

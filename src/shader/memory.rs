@@ -46,6 +46,8 @@ pub struct Array<'k> {
     writable: bool,
     /// Set in checked kernels.
     last: Option<Last>,
+    /// The element that has the index 0, if it is not the first one in memory.
+    first: Option<Value<'k>>,
 }
 
 /// Where the last index of an array is found.
@@ -82,6 +84,15 @@ impl<'k> Array<'k> {
         self.kernel.library(glsl, opencl, Type::U32, &[index, last])
     }
 
+    /// Returns the elements from `first` on. If some indices are constants, their sums with `first` take no operations
+    /// where addresses have 64 bits: sums of 32 bits could wrap before they are widened.
+    pub(crate) fn after(self, first: Value<'k>) -> Array<'k> {
+        if self.last.is_some() || self.first.is_some() {
+            self.kernel.fail("only a whole array whose indices are not checked has a part");
+        }
+        Array { first: Some(self.index(first)), ..self }
+    }
+
     pub(super) fn check_writable(self) {
         if !self.writable {
             self.kernel.fail("a buffer that is declared `Access::Read` is written");
@@ -106,22 +117,24 @@ impl<'k> Array<'k> {
         let ty = if lane.is_some() { self.stored.lane() } else { self.stored };
         let pointer_type = kernel.pointer_type(self.class, kernel.type_id(ty));
         let mut operands = vec![Operand::IdRef(self.variable)];
+        let near = || self.first.map_or(index, |first| first + index).operand();
+        let wide = || Operand::IdRef(kernel.wide_index(self.first, index));
         let op = match self.class {
             StorageClass::StorageBuffer => {
                 // The array is the only member of the buffer's block.
-                operands.extend([kernel.u32(0).operand(), index.operand()]);
+                operands.extend([kernel.u32(0).operand(), near()]);
                 Op::AccessChain
             }
             StorageClass::PhysicalStorageBuffer => {
-                operands.extend([kernel.u32(0).operand(), Operand::IdRef(kernel.wide_index(index))]);
+                operands.extend([kernel.u32(0).operand(), wide()]);
                 Op::AccessChain
             }
             StorageClass::CrossWorkgroup => {
-                operands.push(Operand::IdRef(kernel.wide_index(index)));
+                operands.push(wide());
                 Op::InBoundsPtrAccessChain
             }
             _ => {
-                operands.push(index.operand());
+                operands.push(near());
                 Op::AccessChain
             }
         };
@@ -217,7 +230,7 @@ impl<'k> Array<'k> {
     /// Returns the same buffer with the lanes of vectors as elements, if the target can. The place of a lane is then
     /// found without a quotient and a remainder.
     fn as_lanes(self) -> Option<Array<'k>> {
-        if self.writable || self.last.is_some() || self.stored != self.element {
+        if self.writable || self.last.is_some() || self.first.is_some() || self.stored != self.element {
             return None;
         }
         let lane = self.element.lane();
@@ -358,12 +371,12 @@ impl KernelBuilder {
         let (variable, word) = self.declare_buffer(name, stored, dtype, access);
         let class = self.buffer_class();
         let last = word.map(Last::Word);
-        Array { kernel: self, variable, class, element, stored, writable: access.writes(), last }
+        Array { kernel: self, variable, class, element, stored, writable: access.writes(), last, first: None }
     }
 
     fn fixed_array(&self, variable: Word, class: StorageClass, element: Type, length: u32) -> Array<'_> {
         let last = self.checked.then_some(Last::Constant(length.saturating_sub(1)));
-        Array { kernel: self, variable, class, element, stored: element, writable: true, last }
+        Array { kernel: self, variable, class, element, stored: element, writable: true, last, first: None }
     }
 
     /// Returns the type of an array, and its size in bytes.
@@ -457,9 +470,14 @@ impl KernelBuilder {
         self.emit(Op::Load, ty, std::iter::once(Operand::IdRef(pointer)).chain(told))
     }
 
-    /// Widens a u32 index to 64 bits. In physical addressing, an index of 32 bits counts as signed.
-    fn wide_index(&self, index: Value<'_>) -> Word {
+    /// Returns the sum of one or two indices in 64 bits. In physical addressing, an index of 32 bits counts as signed.
+    fn wide_index(&self, first: Option<Value<'_>>, index: Value<'_>) -> Word {
         let wide = self.state.borrow_mut().module.type_int(64, 0);
-        self.emit_id(Op::UConvert, wide, [index.operand()])
+        let widened = |index: Value<'_>| self.emit_id(Op::UConvert, wide, [index.operand()]);
+        let index_id = widened(index);
+        match first.map(widened) {
+            Some(first_id) => self.emit_id(Op::IAdd, wide, [first_id, index_id].map(Operand::IdRef)),
+            None => index_id,
+        }
     }
 }

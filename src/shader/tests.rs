@@ -119,6 +119,34 @@ fn loops_and_branches() {
 }
 
 #[test]
+fn arrays_begin_at_any_element() {
+    let write = |k: &KernelBuilder| {
+        let (x, v) = (k.buffer("x", Type::U32, Access::Read), k.buffer("v", Type::vec4(Scalar::U32), Access::Read));
+        let y = k.buffer("y", Type::vec2(Scalar::U32), Access::Write);
+        let i = k.global_index();
+        let (x, v) = (x.after(i * 2), v.after(i / 4));
+        let [a, b] = [x.load(1), v.load(1).lane(2) + v.load_lane(i % 4 + 4)];
+        y.after(i / 2).store(i - i / 2, k.vector(&[a, b]));
+    };
+    let (x, v): (Vec<u32>, Vec<u32>) = ((0..16).collect(), (100..116).collect());
+    let expected: Vec<u32> = (0..8).flat_map(|i| [2 * i + 1, 106 + 4 * (i / 4) + 104 + i]).collect();
+    check(8, write, &[&x, &v], 1, &expected);
+}
+
+#[test]
+fn loops_that_test_behind_their_body() {
+    // Each invocation adds up every third number from its own on, below 20.
+    let write = |k: &KernelBuilder| {
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let sum = k.var(k.u32(0));
+        k.for_some(k.global_index(), k.u32(20), 3, |i| sum.set(sum.get() + i));
+        y.store(k.global_index(), sum.get());
+    };
+    let expected: Vec<u32> = (0..20).map(|i| (i..20).step_by(3).sum()).collect();
+    check(4, write, &[], 5, &expected);
+}
+
+#[test]
 fn local_arrays_vectors_and_unrolled_loops() {
     // Each invocation reverses four numbers through an array with a dynamic index.
     let numbers: Vec<u32> = (100..132).collect();

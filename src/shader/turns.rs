@@ -35,8 +35,7 @@ impl KernelBuilder {
         let (word, truth) = (self.type_id(Type::U32), self.type_id(Type::BOOL));
         let [all, step] = [self.workgroup(), lanes].map(|count| self.u32(count).id);
         let state = &mut *self.state.borrow_mut();
-        let [header, test, inside, next, merge, now, has_more, before, after] =
-            std::array::from_fn(|_| state.module.id());
+        let [header, inside, next, merge, has_more, before, after] = std::array::from_fn(|_| state.module.id());
         let mut constant = state.constant_memory();
         let Some(main) = state.module.module_mut().functions.first_mut() else { return self.workgroup() };
         let branch = |to| Instruction::new(Op::Branch, None, None, vec![Operand::IdRef(to)]);
@@ -54,18 +53,11 @@ impl KernelBuilder {
         once.push(branch(header));
         let control = Operand::LoopControl(LoopControl::DONT_UNROLL);
         let operands = vec![Operand::IdRef(merge), Operand::IdRef(next), control];
-        let choice = [has_more, inside, merge].map(Operand::IdRef).to_vec();
+        // The test is behind the body: see `KernelBuilder::for_some`.
+        let choice = [has_more, header, merge].map(Operand::IdRef).to_vec();
         main.blocks.extend([
             Block { label: first.label, instructions: once },
-            block(header, vec![Instruction::new(Op::LoopMerge, None, None, operands), branch(test)]),
-            block(
-                test,
-                vec![
-                    make(Op::Load, word, now, &[turn]),
-                    make(Op::ULessThan, truth, has_more, &[now, all]),
-                    Instruction::new(Op::BranchConditional, None, None, choice),
-                ],
-            ),
+            block(header, vec![Instruction::new(Op::LoopMerge, None, None, operands), branch(inside)]),
             block(inside, each),
         ]);
         main.blocks.extend(blocks);
@@ -79,7 +71,8 @@ impl KernelBuilder {
                     make(Op::Load, word, before, &[turn]),
                     make(Op::IAdd, word, after, &[before, step]),
                     Instruction::new(Op::Store, None, None, [turn, after].map(Operand::IdRef).to_vec()),
-                    branch(header),
+                    make(Op::ULessThan, truth, has_more, &[after, all]),
+                    Instruction::new(Op::BranchConditional, None, None, choice),
                 ],
             ),
             block(merge, vec![Instruction::new(Op::Return, None, None, Vec::new())]),

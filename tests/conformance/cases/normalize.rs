@@ -75,9 +75,17 @@ const LAYOUTS: [Layout; 7] = [
     Layout::One,
 ];
 
-/// Rows for a whole workgroup each, and rows for one invocation each.
-const LENGTHS: [(&str, &[usize]); 5] =
-    [("odd", &[3, 65, 7]), ("long", &[2, 5000]), ("short", &[3000, 3]), ("many", &[70, 100]), ("vector", &[130])];
+/// Rows for a whole workgroup each, and rows for one invocation each. On a software device, the lanes of a subgroup load
+/// two fours at a time of rows of 320, and four of rows of 384.
+const LENGTHS: [(&str, &[usize]); 7] = [
+    ("odd", &[3, 65, 7]),
+    ("long", &[2, 5000]),
+    ("short", &[3000, 3]),
+    ("many", &[70, 100]),
+    ("vector", &[130]),
+    ("turns_of_two", &[5, 320]),
+    ("turns_of_four", &[5, 384]),
+];
 
 /// Columns that teams reduce side by side: in steps of four, and one by one.
 const COLUMNS: [(&str, &[usize]); 2] = [("columns", &[2, 40, 132]), ("columns_odd", &[45, 131])];
@@ -508,6 +516,42 @@ pub fn add(suite: &mut Suite) {
         check_along(1, &[4, LONGEST[1]])?;
         check_along(1, &[4, LONGEST_COLUMNS[0]])?;
         check_along(0, LONGEST_COLUMNS)
+    });
+    suite.add("softmax", "f32::far_apart", |device| {
+        // Rows whose first numbers are far from the largest one. Exponentials of differences from the first would be
+        // infinite, or all 0.
+        let element = |row: usize, j: usize| match (row, j) {
+            (0, ..40) | (1, ..40) | (2, _) => f64::NEG_INFINITY,
+            (0, _) => -100.0 - (j % 5) as f64,
+            (1, _) => -3e38,
+            (3, 50) => 1000.0,
+            (4, 50) => 16.5,
+            (5, 50) => 15.5,
+            (6, 50) => f64::INFINITY,
+            (7, 50) => f64::NAN,
+            (8, 0) => 90.0,
+            (9, 50) => 3e38,
+            _ => (j % 7) as f64 / 8.0,
+        };
+        for length in [96, 100, 320, 384, 1028] {
+            let elements = (0..10 * length).map(|i| element(i / length, i % length));
+            let values = array(&[10, length], elements.collect());
+            let tensor = upload(&values, DType::F32, device)?;
+            let (probabilities, scale) = softmax(&values, 1);
+            let scale = scale.mapv(|x| if x.is_nan() { 0.0 } else { x });
+            let expected = |factor: f64| {
+                let (probabilities, scale) = (probabilities.mapv(|x| x * factor), scale.mapv(|x| x * factor));
+                Expected::new(probabilities, DType::F32).with_scale(scale)
+            };
+            check("softmax", &tensor.softmax(1)?, &expected(1.0))?;
+            // Fused with what comes before, which is needed too, and with what comes after.
+            let negative = tensor.neg()?;
+            let again = negative.neg()?;
+            check("softmax", &again.softmax(1)?, &expected(1.0))?;
+            check("softmax", &again, &Expected::new(values.clone(), DType::F32))?;
+            check("softmax", &(negative.neg()?.softmax(1)? * 2.0)?, &expected(2.0))?;
+        }
+        Ok(())
     });
     suite.add("softmax", "f32::nan", |device| {
         let values = array(&[2, 3], vec![1.0, f64::NAN, 2.0, 0.0, 0.0, 0.0]);
