@@ -42,8 +42,8 @@ impl NormalizeOp {
 /// The most loads of a member whose weights and biases are loaded before the row is added up.
 const MOST_EARLY: u32 = 8;
 
-/// The largest number of a row may be larger than the one that is subtracted from it by this. The difference is rounded,
-/// by up to 2^-21 here, and exponentials are as much off.
+/// The largest number of a row may be larger than the one that is subtracted from it by this. The difference is rounded
+/// by up to 2^-21 then, and so much of its exponential is wrong.
 const MOST_ABOVE: f32 = 16.0;
 
 /// The elements of a load.
@@ -78,7 +78,8 @@ impl Load {
 pub(crate) enum Held {
     /// In memory. Each pass reads the row again.
     Memory(Turn),
-    /// In the results, as exponentials, until their sum is known: for softmax of `f32` by fours, without an epilogue.
+    /// In the results, as exponentials, until their sum is known: for softmax of `f32` by fours, by a subgroup, without
+    /// an epilogue.
     Results(Turn),
     /// In the registers of the team. Each member has this many loads, every `team.size()`th of the row.
     Registers(u32),
@@ -223,17 +224,27 @@ impl Family for Normalize {
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
         // Without a guard, the row exists for sure.
+        let by_subgroup = self.subgroup == Some(self.team.size());
+        let is_in_memory = matches!(self.held, Held::Memory(_) | Held::Results(_));
+        let has_reference = self.op == NormalizeOp::Softmax && by_fours && by_subgroup && is_in_memory;
         let compute = |guard: Option<Value<'k>>| {
+            // They come first, as `softmax_in` stores the results of a row that is held there.
             if let Some(elements) = &elements {
                 x.each(|Place { index: j, exists, .. }, element| {
                     when_all(k, [guard, exists], || elements.store(k, output_place(j * along), element));
                 });
             }
             let y = match &y {
-                &Results::Held(y) => return x.softmax_in(y, start / 4),
+                &Results::Held(y) if has_reference => return x.softmax_in(y, start / 4),
+                Results::Held(_) => return k.fail("results hold a row only for softmax, by a subgroup"),
                 Results::Written(y) => y,
             };
             let y_row = match self.op {
+                NormalizeOp::Softmax if has_reference => {
+                    let (reference, total) = x.reference_and_total(|_, _| {});
+                    let scale = one / total;
+                    x.map(move |x| (x - reference).exp_below_88() * scale)
+                }
                 NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                     let (largest, total) = x.largest();
                     let shifted = x.map(move |x| x - largest);
@@ -276,7 +287,7 @@ impl Family for Normalize {
             });
         };
         // A team of one subgroup has no barriers, so surplus ones may leave all of this out.
-        match self.subgroup == Some(self.team.size()) {
+        match by_subgroup {
             true => drop(k.when(row_exists, || compute(None))),
             false => compute(Some(row_exists)),
         }
@@ -306,7 +317,8 @@ impl Family for Normalize {
                     (Team::Workgroup(8), Some(8), Load::Along, Held::Memory(Turn::WholeQuads(2))),
                 ];
                 if (op, dtype) == (NormalizeOp::Softmax, DType::F32) {
-                    cuts.push((Team::Workgroup(8), Some(8), Load::Along, Held::Results(Turn::WholeQuads(4))));
+                    let held = [Turn::Single, Turn::WholeQuads(4)].map(Held::Results);
+                    cuts.extend(held.map(|held| (Team::Workgroup(8), Some(8), Load::Along, held)));
                 }
                 // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
@@ -516,24 +528,22 @@ impl<'k> Row<'k> {
         (largest, member.reduce(own, |a, b| a + b))
     }
 
-    /// Stores the row's softmax, by fours from `start` on. The team is a subgroup. The results hold exponentials until
-    /// their sum is known: software devices load them in less time than they compute them again.
+    /// Returns a number of the row, and the sum of the exponentials of all numbers less this one. The team is a subgroup,
+    /// with a load for each lane. `keep` gets the exponentials.
     ///
-    /// These are the exponentials of the numbers less `reference`, the largest one of the first loads. If a number is
-    /// so much larger that its exponential may be infinite, or if none is as large as the reference (which is 0 if the
-    /// first are negative infinities), a second pass subtracts the largest number.
-    fn softmax_in(&self, y: Quads<'k>, start: Value<'k>) {
-        let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("the row is held in the results") };
+    /// In one pass, nothing is rescaled: the number is the largest one of the first loads. If the row has a number that
+    /// is larger by more than [`MOST_ABOVE`], or none as large (as 0, if the first are negative infinities), the
+    /// exponentials are inexact or no numbers at all. Then a second pass subtracts the row's largest number.
+    fn reference_and_total(&self, keep: impl Fn(&Spot<'k>, Value<'k>)) -> (Value<'k>, Value<'k>) {
+        let Numbers::Memory(load, turn) = &self.numbers else { unreachable!("rows in registers have no passes") };
         let (k, member, zero) = (self.member.k, self.member, self.member.k.number(self.ty, 0));
-        let first = self.together(vec![load(Spot::of(member.lane.min(self.length - 1)))], Value::larger);
-        let pass = |shift: Value<'k>| {
+        let first = self.together(vec![load(Spot::of(member.lane))], Value::larger);
+        let pass = |reference: Value<'k>| {
             let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
             member.each_turn(*turn, self.length, |spots| {
                 let numbers: Vec<_> = spots.iter().map(|&at| load(at)).collect();
-                let exponentials: Vec<_> = numbers.iter().map(|&x| (x - shift).exp_below_88()).collect();
-                for (at, &exponential) in spots.iter().zip(&exponentials) {
-                    at.store(k, y, start, exponential);
-                }
+                let exponentials: Vec<_> = numbers.iter().map(|&x| (x - reference).exp_below_88()).collect();
+                spots.iter().zip(&exponentials).for_each(|(at, &exponential)| keep(at, exponential));
                 most.set(most.get().larger(self.together(numbers, Value::larger)));
                 let [total, lost] = sum.get().two_sum(self.together(exponentials, |a, b| a + b));
                 sum.set(total);
@@ -544,11 +554,24 @@ impl<'k> Row<'k> {
         };
         let reference = self.finite(member.reduce(first, Value::larger));
         let (largest, total) = pass(reference);
-        let total = k.var(total);
-        let is_far = (largest - reference).gt(MOST_ABOVE) | largest.lt(reference);
-        k.when(is_far.subgroup_any(), || total.set(pass(largest).1));
-        let scale = k.number(self.ty, 1) / total.get();
-        member.each_turn(*turn, self.length, |spots| {
+        let (reference, total) = (k.var(reference), k.var(total));
+        let is_far = (largest - reference.get()).gt(MOST_ABOVE) | largest.lt(reference.get());
+        // If a number is NaN, lanes may have found different ones. The pass exchanges numbers between all of them.
+        k.when(is_far.subgroup_any(), || {
+            reference.set(largest);
+            total.set(pass(largest).1);
+        });
+        (reference.get(), total.get())
+    }
+
+    /// Stores the row's softmax, by fours from `start` on. The results hold exponentials until their sum is known:
+    /// software devices load them in less time than they compute them again.
+    fn softmax_in(&self, y: Quads<'k>, start: Value<'k>) {
+        let Numbers::Memory(_, turn) = &self.numbers else { unreachable!("the row is held in the results") };
+        let k = self.member.k;
+        let (_, total) = self.reference_and_total(|at, exponential| at.store(k, y, start, exponential));
+        let scale = k.number(self.ty, 1) / total;
+        self.member.each_turn(*turn, self.length, |spots| {
             let exponentials: Vec<_> = spots.iter().map(|at| at.load(k, y, start)).collect();
             for (at, exponential) in spots.iter().zip(exponentials) {
                 at.store(k, y, start, exponential * scale);

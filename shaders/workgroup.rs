@@ -48,7 +48,8 @@ pub(crate) enum Turn {
     Singles,
     /// Several quads, one per load. Each is contiguous, from a multiple of four on.
     Quads,
-    /// This many quads, in rows that are whole turns: for software devices, which go at least once through each loop.
+    /// This many quads, in rows that are whole turns and not empty: for software devices, which go at least once through
+    /// each loop, also through one for the rest of a row.
     WholeQuads(u32),
 }
 
@@ -71,7 +72,6 @@ impl Turn {
     /// Runs `body` for the first load of each of a member's turns: `start`, and each `stride`th one up to `end`.
     fn go_through<'k>(self, start: Value<'k>, end: Value<'k>, stride: u32, body: impl FnOnce(Value<'k>)) {
         match self {
-            // No row is empty, so each member has a turn.
             Turn::WholeQuads(_) => start.kernel().for_some(start, end, stride, body),
             _ => start.kernel().for_step(start, end, stride, body),
         }

@@ -407,8 +407,9 @@ impl Normalized {
         let in_subgroups = matches!(team, Team::Workgroup(_)) && (matches!(held, Held::Registers(_)) || is_subgroup);
         let prologue = RowsPrologue::new(operand, &view.axes, load == Load::Along)?;
         // Without an epilogue, results of 32 bits can hold the row.
+        let by_subgroup = is_subgroup && load == Load::Along && matches!(team, Team::Workgroup(_));
         let held_alone = match held {
-            Held::Memory(turn) if is_subgroup && (*op, dtype) == (NormalizeOp::Softmax, DType::F32) => {
+            Held::Memory(turn) if by_subgroup && (*op, dtype) == (NormalizeOp::Softmax, DType::F32) => {
                 Held::Results(turn)
             }
             held => held,

@@ -82,11 +82,11 @@ impl RowView {
         {
             // Lanes of a subgroup read neighbours, and need no workgroup memory to combine their results.
             // Several loads at a time take less of a long row's time than one after the other.
-            let fours = 4 * lanes as usize;
-            let whole = [4, 2].into_iter().find(|&loads| self.length.is_multiple_of(loads as usize * fours));
+            let of_lanes = 4 * lanes as usize;
+            let whole = [4, 2].into_iter().find(|&loads| self.length.is_multiple_of(loads as usize * of_lanes));
             let turn = match whole {
                 Some(loads) => Turn::WholeQuads(loads),
-                None if self.length >= LONG_TURNS * fours => Turn::Quads,
+                None if self.length >= LONG_TURNS * of_lanes => Turn::Quads,
                 None => Turn::Single,
             };
             return Cut { team: Team::Workgroup(lanes), load: Load::Along, held: Held::Memory(turn) };

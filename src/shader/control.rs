@@ -67,7 +67,7 @@ impl KernelBuilder {
 
     /// Runs `body` as long as `condition` holds.
     pub fn while_<'k>(&'k self, condition: impl FnOnce() -> Value<'k>, body: impl FnOnce()) {
-        self.structured_loop(LoopControl::NONE, condition, body, || {});
+        self.structured_loop(LoopControl::NONE, || Some(condition()), body, || None);
     }
 
     /// Runs `body` for each number from `start` up to but not including `end`.
@@ -114,22 +114,13 @@ impl KernelBuilder {
         step: impl IntoValue<'k>,
         body: impl FnOnce(Value<'k>),
     ) {
-        let (header, inside, next, merge) = (self.label(), self.label(), self.label(), self.label());
         let counter = self.var(start);
         let step = step.into_value(self, Type::U32);
-        self.jump(header);
-        self.begin(header);
-        let control = Operand::LoopControl(LoopControl::NONE);
-        self.emit_void(Op::LoopMerge, [Operand::IdRef(merge), Operand::IdRef(next), control]);
-        self.jump(inside);
-        self.begin(inside);
-        self.scoped(|| body(counter.get()));
-        self.jump(next);
-        self.begin(next);
-        counter.set(counter.get() + step);
-        let again = self.condition(counter.get().lt(end));
-        self.check(self.state.borrow_mut().module.branch_conditional(again, header, merge, []));
-        self.begin(merge);
+        let advance = || {
+            counter.set(counter.get() + step);
+            Some(counter.get().lt(end))
+        };
+        self.structured_loop(LoopControl::NONE, || None, || body(counter.get()), advance);
     }
 
     fn counted_loop<'k>(
@@ -143,21 +134,28 @@ impl KernelBuilder {
         let counter: Var<'k> = self.var(start.into_value(self, Type::U32));
         let end = end.into_value(self, Type::U32);
         let step = step.into_value(self, Type::U32);
-        self.structured_loop(
-            control,
-            || counter.get().lt(end),
-            || body(counter.get()),
-            || counter.set(counter.get() + step),
-        );
+        let advance = || {
+            counter.set(counter.get() + step);
+            None
+        };
+        self.structured_loop(control, || Some(counter.get().lt(end)), || body(counter.get()), advance);
     }
 
+    /// Runs `body` until a condition does not hold that there is before it or behind it.
     fn structured_loop<'k>(
         &'k self,
         control: LoopControl,
-        condition: impl FnOnce() -> Value<'k>,
+        before: impl FnOnce() -> Option<Value<'k>>,
         body: impl FnOnce(),
-        advance: impl FnOnce(),
+        behind: impl FnOnce() -> Option<Value<'k>>,
     ) {
+        let choose = |condition: Option<Value<'k>>, [yes, no]: [Word; 2]| match condition {
+            Some(condition) => {
+                let condition = self.condition(condition);
+                self.check(self.state.borrow_mut().module.branch_conditional(condition, yes, no, []));
+            }
+            None => self.jump(yes),
+        };
         let (header, test, inside, next, merge) =
             (self.label(), self.label(), self.label(), self.label(), self.label());
         self.jump(header);
@@ -166,14 +164,12 @@ impl KernelBuilder {
         self.emit_void(Op::LoopMerge, operands);
         self.jump(test);
         self.begin(test);
-        let condition = self.condition(condition());
-        self.check(self.state.borrow_mut().module.branch_conditional(condition, inside, merge, []));
+        choose(before(), [inside, merge]);
         self.begin(inside);
         self.scoped(body);
         self.jump(next);
         self.begin(next);
-        advance();
-        self.jump(header);
+        choose(behind(), [header, merge]);
         self.begin(merge);
     }
 

@@ -97,6 +97,9 @@ const TURNED: &[usize] = &[45, 132];
 const LONGEST: &[usize] = &[2, 20_001];
 const LONGEST_COLUMNS: &[usize] = &[4200, 132];
 
+/// So many columns that GPUs with subgroups of 32 lanes give each a subgroup, and so long that it does not hold them.
+const SUBGROUP_COLUMNS: &[usize] = &[600, 5001];
+
 fn check_softmax(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
     let (values, scale) = softmax(&input.values, resolved);
@@ -364,6 +367,10 @@ pub fn add(suite: &mut Suite) {
         }
         if dtype == DType::F32 {
             add("longest".into(), LONGEST, Layout::Contiguous);
+            suite.add("softmax", "f32::columns_of_a_subgroup", move |device| {
+                let columns = SUBGROUP_COLUMNS;
+                check_softmax(&shaped("softmax", columns, Layout::Contiguous, dtype, Domain::Normal, device)?, 0)
+            });
         }
         for (name, shape) in
             COLUMNS.into_iter().chain((dtype == DType::F32).then_some(("columns_long", LONGEST_COLUMNS)))
