@@ -528,8 +528,8 @@ impl<'k> Row<'k> {
         (largest, member.reduce(own, |a, b| a + b))
     }
 
-    /// Returns a number of the row, and the sum of the exponentials of all numbers less this one. The team is a subgroup,
-    /// with a load for each lane. `keep` gets the exponentials.
+    /// Returns a number of the row, and the sum of the exponentials of all numbers less this one. The team is a
+    /// subgroup, with a load for each lane. `keep` gets the exponentials.
     ///
     /// In one pass, nothing is rescaled: the number is the largest one of the first loads. If the row has a number that
     /// is larger by more than [`MOST_ABOVE`], or none as large (as 0, if the first are negative infinities), the

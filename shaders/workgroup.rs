@@ -48,8 +48,8 @@ pub(crate) enum Turn {
     Singles,
     /// Several quads, one per load. Each is contiguous, from a multiple of four on.
     Quads,
-    /// This many quads, in rows that are whole turns and not empty: for software devices, which go at least once through
-    /// each loop, also through one for the rest of a row.
+    /// This many quads, in rows that are whole turns and not empty: for software devices, which go at least once
+    /// through each loop, also through one for the rest of a row.
     WholeQuads(u32),
 }
 

@@ -105,8 +105,8 @@ impl KernelBuilder {
         self.counted_loop(LoopControl::DONT_UNROLL, start, end, step, body);
     }
 
-    /// Does what [`for_step`](Self::for_step) does, if `start` is below `end`. The test is behind the body: llvmpipe goes
-    /// once more through the body of a loop that tests first, with no lane at work.
+    /// Does what [`for_step`](Self::for_step) does, if `start` is below `end`. The test is behind the body: llvmpipe
+    /// goes once more through the body of a loop that tests first, with no lane at work.
     pub(crate) fn for_some<'k>(
         &'k self,
         start: Value<'k>,
