@@ -42,8 +42,8 @@ impl NormalizeOp {
 /// The most loads of a member whose weights and biases are loaded before the row is added up.
 const MOST_EARLY: u32 = 8;
 
-/// The largest number of a row may be larger than the one that is subtracted from it by this. The difference is rounded
-/// by up to 2^-21 then, and so much of its exponential is wrong.
+/// How much larger than the subtracted number a row's largest one may be. Up to here, their difference is rounded by at
+/// most 2^-21, so its exponential is off by as much of itself.
 const MOST_ABOVE: f32 = 16.0;
 
 /// The elements of a load.
@@ -223,12 +223,12 @@ impl Family for Normalize {
         };
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
-        // Without a guard, the row exists for sure.
         let by_subgroup = self.subgroup == Some(self.team.size());
         let is_in_memory = matches!(self.held, Held::Memory(_) | Held::Results(_));
         let has_reference = self.op == NormalizeOp::Softmax && by_fours && by_subgroup && is_in_memory;
+        // Without a guard, the row exists for sure.
         let compute = |guard: Option<Value<'k>>| {
-            // They come first, as `softmax_in` stores the results of a row that is held there.
+            // Kept elements come first, because `softmax_in` also stores the results.
             if let Some(elements) = &elements {
                 x.each(|Place { index: j, exists, .. }, element| {
                     when_all(k, [guard, exists], || elements.store(k, output_place(j * along), element));

@@ -97,7 +97,8 @@ const TURNED: &[usize] = &[45, 132];
 const LONGEST: &[usize] = &[2, 20_001];
 const LONGEST_COLUMNS: &[usize] = &[4200, 132];
 
-/// So many columns that GPUs with subgroups of 32 lanes give each a subgroup, and so long that it does not hold them.
+/// Columns that have 32 members each on a GPU, as many as a subgroup of an H200 has lanes. They are too long for the
+/// members' registers.
 const SUBGROUP_COLUMNS: &[usize] = &[600, 5001];
 
 fn check_softmax(input: &Sample, axis: i32) -> Outcome {
@@ -525,8 +526,8 @@ pub fn add(suite: &mut Suite) {
         check_along(0, LONGEST_COLUMNS)
     });
     suite.add("softmax", "f32::far_apart", |device| {
-        // Rows whose first numbers are far from the largest one. Exponentials of differences from the first would be
-        // infinite, or all 0.
+        // Rows whose first numbers are far from the largest one. In some of them, exponentials of differences from the
+        // first would be infinite, or all 0.
         let element = |row: usize, j: usize| match (row, j) {
             (0, ..40) | (1, ..40) | (2, _) => f64::NEG_INFINITY,
             (0, _) => -100.0 - (j % 5) as f64,
