@@ -5,7 +5,7 @@
 #[path = "../src/tuning/block.rs"]
 mod block;
 
-use block::{Block, UnitBlock};
+use block::{Block, Fragments, UnitBlock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
@@ -169,7 +169,7 @@ fn candidate(value: &Value) -> Option<UnitBlock> {
         part: pair(block, "part")?,
         depth: number(block.get("depth")?)?,
         slices: number(block.get("slices")?)?,
-        fragments: block.get("fragments")?.as_bool()?,
+        fragments: Fragments::parse(block.get("fragments")?.as_str()?)?,
     };
     (speeds.iter().all(Option::is_some) && has_keys(block, 5) && has_keys(value, 3)).then_some(found)
 }
@@ -198,7 +198,8 @@ pub fn to_rust(entries: &[Entry]) -> String {
     format!("/// Every entry.\npub static ENTRIES: &[Entry] = &[\n{}];\n", entries.collect::<String>())
 }
 
-/// Writes a value as a Rust expression. A table becomes a struct that is named like its key.
+/// Writes a value as a Rust expression. A table becomes a struct that is named like its key, and a word a variant of an
+/// enum that is named like its key.
 fn expression(key: &str, value: &Value) -> String {
     match value {
         Value::Table(table) => {
@@ -211,6 +212,7 @@ fn expression(key: &str, value: &Value) -> String {
             let numbers = !values.is_empty() && values.iter().all(|value| value.is_integer());
             format!("{}[{}]", if numbers { "" } else { "&" }, items.join(", "))
         }
+        Value::String(word) => format!("{}::{}", type_name(key), capital(word)),
         other => other.to_string(),
     }
 }
@@ -218,6 +220,9 @@ fn expression(key: &str, value: &Value) -> String {
 /// Returns the type for a key: `Block` for `blocks`, `Matmul` for `matmul`, `UnitBlock` for `unit_block`.
 fn type_name(key: &str) -> String {
     let one = if ["blocks", "candidates"].contains(&key) { &key[..key.len() - 1] } else { key };
-    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     one.split('_').map(capital).collect()
+}
+
+fn capital(word: &str) -> String {
+    word[..1].to_uppercase() + &word[1..]
 }

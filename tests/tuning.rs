@@ -7,7 +7,7 @@ mod table;
 #[path = "../build/tuning.rs"]
 mod tuning;
 
-use marquetry::internals::tuning::{Candidate, UnitBlock};
+use marquetry::internals::tuning::{Candidate, Fragments, UnitBlock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use table::{grid, speed, table};
@@ -86,20 +86,22 @@ fn blocks_on_matrix_units_can_be_computed() {
     let candidate = |block: &str, speeds: &str| {
         with(&format!("[units]\ncandidates = [{{ unit_block = {{ {block} }}, {speeds} }}]")).map(drop)
     };
-    let good = "shape = [128, 128], part = [64, 64], depth = 128, slices = 1, fragments = false";
+    let good = "shape = [128, 128], part = [64, 64], depth = 128, slices = 1, fragments = 'none'";
     assert_eq!(candidate(good, "alone = 1, full = 1"), Ok(()));
     for (block, speeds, message) in [
         (good, "alone = 1", "is no candidate"),
         (good, "alone = 1, full = 0", "is no candidate"),
         (
-            "shape = [128, 128], part = [64, 64], depth = 128, fragments = false",
+            "shape = [128, 128], part = [64, 64], depth = 128, fragments = 'none'",
             "alone = 1, full = 1",
             "is no candidate",
         ),
+        (&good.replace("'none'", "'some'"), "alone = 1, full = 1", "is no candidate"),
+        (&good.replace("1, fragments = 'none'", "2, fragments = 'sums'"), "alone = 1, full = 1", "in one slice"),
         (&good.replace("[64, 64]", "[64, 24]"), "alone = 1, full = 1", "128 x 128 on matrix units: its parts are not"),
         (&good.replace("[64, 64]", "[48, 64]"), "alone = 1, full = 1", "its parts do not fill it"),
         (
-            &good.replace("slices = 1, fragments = false", "slices = 8, fragments = false"),
+            &good.replace("slices = 1, fragments = 'none'", "slices = 8, fragments = 'none'"),
             "alone = 1, full = 1",
             "is not to be had in 8 slices",
         ),
@@ -138,7 +140,7 @@ fn blocks_on_matrix_units_lie_in_even_grids() {
         assert_eq!(grid(blocks, spare), expected);
     }
     // 132 blocks of 128 x 128 and 8,192 bytes of depth, each on a compute unit of its own: 2,000 bytes per nanosecond.
-    let block = UnitBlock { shape: [128, 128], part: [64, 64], depth: 128, slices: 1, fragments: false };
+    let block = UnitBlock { shape: [128, 128], part: [64, 64], depth: 128, slices: 1, fragments: Fragments::None };
     assert_eq!(speed(block, 132, 8192, 132, 67.1e-6), 2000);
     assert_eq!(speed(block, 8 * 132, 8192, 132, 8.0 * 67.1e-6), 2000);
     // Nobody's speed is 0.

@@ -29,8 +29,9 @@ pub fn table(mut candidates: Vec<Candidate>, left_out: &[UnitBlock]) -> String {
 
 fn candidate_text(Candidate { unit_block, alone, full }: &Candidate) -> String {
     let UnitBlock { shape, part, depth, slices, fragments } = unit_block;
+    let fragments = fragments.name();
     let block = format!(
-        "{{ shape = {shape:?}, part = {part:?}, depth = {depth}, slices = {slices}, fragments = {fragments} }}"
+        "{{ shape = {shape:?}, part = {part:?}, depth = {depth}, slices = {slices}, fragments = {fragments:?} }}"
     );
     format!("\n  {{ unit_block = {block}, alone = {alone}, full = {full} }},")
 }

@@ -1,9 +1,11 @@
 //! Products on matrix units. A workgroup goes through the depth of its block in steps, with tiles of both operands in
 //! workgroup memory. While subgroups multiply the tiles, the next ones are loaded to registers. The sums leave through
-//! workgroup memory: there, lanes find neighbours to add up, round and store together.
+//! workgroup memory: there, lanes find neighbours to add up, round and store together. If it is known which lane holds
+//! which sums, they may leave from registers.
 
 use super::exit::{Exit, Place};
 use super::fragments;
+use super::lane_sums::LaneSums;
 use super::unit_operand::{Found, Source, Step, UnitSide, UnitTile};
 use super::windows::Lines;
 use super::{Along, Matmul, Part, ProductBlock};
@@ -15,7 +17,7 @@ use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
 };
-use crate::tuning::{self, UnitBlock};
+use crate::tuning::{self, Fragments, UnitBlock};
 
 /// How the operands and the product lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,13 +80,22 @@ impl UnitBlock {
     /// Returns the block's name in the names of kernels.
     pub fn name(self) -> String {
         let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices, fragments } = self;
-        let fragments = if fragments { " fragments" } else { "" };
+        let fragments = match fragments {
+            Fragments::None => "",
+            Fragments::Sums => " sums",
+            Fragments::All => " fragments",
+        };
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}{fragments}")
     }
 
     /// Returns the block with this name, if the name is valid.
     pub fn parse(name: &str) -> Option<UnitBlock> {
-        let (sizes, fragments) = name.strip_suffix(" fragments").map_or((name, false), |sizes| (sizes, true));
+        let (sizes, fragments) = match name.split_once(' ') {
+            None => (name, Fragments::None),
+            Some((sizes, "sums")) => (sizes, Fragments::Sums),
+            Some((sizes, "fragments")) => (sizes, Fragments::All),
+            Some(_) => return None,
+        };
         let (block, part) = sizes.split_once('/')?;
         let three = |text: &str| -> Option<[u32; 3]> {
             // No block is larger. This also keeps computations of a block's needs within 32 bits.
@@ -99,7 +110,7 @@ impl UnitBlock {
 
     /// Returns the bytes of workgroup memory, for the tiles and later for the sums.
     pub(crate) fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
-        if self.fragments {
+        if self.fragments == Fragments::All {
             return VECTOR * fragments::vectors(self);
         }
         let tiles: u32 = self.tiles(dtype, layout).into_iter().map(UnitTile::vectors).sum();
@@ -143,7 +154,8 @@ impl UnitLayout {
             let in_parts = UnitLayout { whole: true, parts: true, ..layout(by_depth, by_other) };
             let aligned = UnitReading::aligned(Along::Depth);
             let unequal = UnitLayout { parts: true, single: false, ..layout(aligned, aligned) };
-            let loose = [layout(by_depth, by_other), layout(by_other, by_depth), in_parts, unequal];
+            let by_vectors = UnitLayout { single: false, ..layout(by_depth, by_depth) };
+            let loose = [layout(by_depth, by_other), layout(by_other, by_depth), in_parts, unequal, by_vectors];
             samples.extend(loose.into_iter().filter(|_| dtype.size_in_bytes() == 2).map(|layout| (dtype, layout)));
         }
         samples
@@ -152,12 +164,15 @@ impl UnitLayout {
     /// True if there is a kernel of this block for operands in this layout.
     pub fn suits(self, block: UnitBlock, dtype: DType) -> bool {
         let UnitLayout { unit, a, b, whole, parts, single } = self;
-        let in_fragments = unit == [16; 3]
-            && (a, b.loose) == (UnitReading::aligned(Along::Depth), false)
-            && (whole, parts, single) == (true, false, false);
         let has_halves = dtype.size_in_bytes() == 2;
+        let from_registers = unit == [16; 3] && has_halves && !(parts || single);
+        let fragments_suit = match block.fragments {
+            Fragments::None => true,
+            Fragments::Sums => from_registers,
+            Fragments::All => from_registers && whole && (a, b.loose) == (UnitReading::aligned(Along::Depth), false),
+        };
         let is_whole = block.part.iter().zip(unit).all(|(part, unit)| part.is_multiple_of(unit));
-        is_whole && (!block.fragments || (in_fragments && has_halves)) && (has_halves || !(a.loose || b.loose))
+        is_whole && fragments_suit && (has_halves || !(a.loose || b.loose))
     }
 
     pub fn name(self) -> String {
@@ -245,6 +260,7 @@ impl<'k> Work<'k> {
                 length,
                 first,
                 depth: p.depth,
+                by_lanes: i == 1 && along == Along::Depth && block.fragments == Fragments::Sums,
                 found: Found::Nothing,
             };
             let by_lines = i == 0 && p.windows.is_some() || config.is_of_loose_windows();
@@ -298,11 +314,31 @@ impl<'k> Work<'k> {
         self.multiply();
     }
 
-    /// Stores the sums, a row of units at a time, through strips of workgroup memory.
+    /// Stores the sums: from registers if it is known what lanes hold, else through workgroup memory.
     fn store(&self, p: &ProductBlock<'k>, config: &Matmul) {
-        let k = p.k;
         let exit = Exit::new(p, config);
-        let way = Way::new(self, p, &exit);
+        if self.block.fragments == Fragments::None {
+            return self.store_strips(p, &exit);
+        }
+        let units = [0, 1].map(|axis| self.block.part[axis] / self.unit[axis]);
+        let first = [p.first_row + self.row, p.first_column + self.column];
+        let invocations = self.block.invocations();
+        let sums = LaneSums { p, exit: &exit, first, units, memory: self.memory, invocations };
+        let unit = |i: u32, j: u32| self.sums[(i * units[1] + j) as usize];
+        if self.sides[1].by_lanes {
+            let four = |i, half, j| p.k.vector(&[0, 1, 2, 3].map(|e| unit(i, j).element(4 * half + e)));
+            sums.store(None, four);
+        } else if exit.is_finished() || !exit.stores_halves() {
+            self.store_strips(p, &exit);
+        } else {
+            sums.store_pairs(unit);
+        }
+    }
+
+    /// Stores the sums, a row of units at a time, through strips of workgroup memory.
+    fn store_strips(&self, p: &ProductBlock<'k>, exit: &Exit<'_, 'k>) {
+        let k = p.k;
+        let way = Way::new(self, p, exit);
         let parts = p.part.map(|part| Parts::new(p, &way, part, self.block.invocations()));
         let [m, n, _] = self.unit;
         let (columns, pitch) = (self.block.part[1], self.block.strip(self.unit).pitch());
@@ -494,10 +530,15 @@ mod tests {
             packed += usize::from(matches!(config.b, Encoding::Blocks(_)));
             windows += usize::from(config.windows.is_some());
         }
-        let [fragments, tiles] =
-            [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * (11 * (2 + 2 + 1 + 1) + 4 * (2 + 2)) + fragments * 2 * (2 + 2) + packed + windows);
+        let [tiles, sums, fragments] = [Fragments::None, Fragments::Sums, Fragments::All]
+            .map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
+        let dense = tiles * (11 * (2 + 2 + 1 + 1) + 5 * (2 + 2)) + (sums * 9 + fragments * 2) * (2 + 2);
+        assert_eq!(count, dense + packed + windows);
         assert_eq!(packed, 16, "14 formats in whole steps, one in others, and one in parts");
-        assert_eq!(windows, 2 * 3, "aligned and loose: in whole steps, in others, and in parts");
+        assert_eq!(
+            windows,
+            2 * 3 + 2,
+            "aligned and loose: in whole steps, in others, and in parts; aligned from registers"
+        );
     }
 }

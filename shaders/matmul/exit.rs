@@ -98,6 +98,11 @@ impl<'a, 'k> Exit<'a, 'k> {
         self.finish.is_some()
     }
 
+    /// True if vectors hold eight numbers of 16 bits.
+    pub fn stores_halves(&self) -> bool {
+        self.per_vector == 8
+    }
+
     /// Returns the place of the vectors that begin at a column.
     pub fn place(&self, column: Value<'k>) -> Place<'k> {
         let columns = self
@@ -143,13 +148,26 @@ impl<'a, 'k> Exit<'a, 'k> {
             Rows::Singles(singles) => {
                 (0..).zip(numbers).for_each(|(e, &four): (u32, _)| singles.store(p, [row, column + 4 * e], four));
             }
-            Rows::Vectors(y) => {
-                let vector = self.narrowed(numbers);
-                let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
-                p.k.when(p.is_inside(row, column), || {
-                    y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
-                });
-            }
+            Rows::Vectors(_) => self.store_words(row, column, self.narrowed(numbers)),
+        }
+    }
+
+    /// Stores the words of a vector, if vectors are stored whole.
+    pub fn store_words(&self, row: Value<'k>, column: Value<'k>, words: Value<'k>) {
+        let (p, Rows::Vectors(y)) = (self.p, &self.y) else {
+            return self.p.k.fail("elements are stored one by one, not as vectors");
+        };
+        let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
+        let place = (p.batch * p.m + row) * y_row + column / self.per_vector;
+        p.k.when(p.is_inside(row, column), || y.store(place, words));
+    }
+
+    /// Returns a word with two numbers, rounded to 16 bits.
+    pub fn pack(&self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        // On an H200, the device's conversion to `bf16` does not round to nearest.
+        match self.dtype {
+            DType::BF16 => self.p.k.pack_bf16(low, high),
+            _ => self.p.k.pack_f16(low, high),
         }
     }
 
@@ -157,12 +175,7 @@ impl<'a, 'k> Exit<'a, 'k> {
     fn narrowed(&self, numbers: &[Value<'k>]) -> Value<'k> {
         let k = self.p.k;
         let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
-        // On an H200, the device's conversion to `bf16` does not round to nearest.
-        let pack = |low, high| match self.dtype {
-            DType::BF16 => k.pack_bf16(low, high),
-            _ => k.pack_f16(low, high),
-        };
-        let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
+        let words = [low, high].map(|four| [[0, 1], [2, 3]].map(|[a, b]| self.pack(four.lane(a), four.lane(b))));
         k.vector(words.as_flattened())
     }
 }

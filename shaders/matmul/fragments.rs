@@ -17,7 +17,8 @@
 //!   contiguous columns.
 
 use super::cooperative::{LANES, UnitLayout, multiply};
-use super::exit::{Exit, Place};
+use super::exit::Exit;
+use super::lane_sums::LaneSums;
 use super::{Along, Matmul, Matrix, ProductBlock, in_runs};
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
@@ -261,50 +262,18 @@ impl<'k> Work<'k> {
         });
     }
 
-    /// Stores the sums. If there is an epilogue, the lane's sums wait in workgroup memory, so that there can be a loop.
-    fn store(&self, p: &ProductBlock<'k>, config: &Matmul, threads: u32) {
+    fn store(&self, p: &ProductBlock<'k>, config: &Matmul, invocations: u32) {
         let k = p.k;
+        let first = [0, 1].map(|axis| self.first[axis] + self.part[axis] * UNIT);
+        // If other workgroups compute an element too, they store it.
+        let own = Some([p.first_row, p.first_column]);
         let exit = Exit::new(p, config);
-        let lane = k.local_index() % LANES;
-        let fours = exit.per_vector / 4;
-        let first_column = self.first[1] + self.part[1] * UNIT + lane % 4 * 8;
-        let firsts = (0..4).step_by(fours as usize);
-        let places: Vec<_> =
-            firsts.map(|four| (four, exit.place(first_column + (four / 2 * 32 + four % 2 * 4)))).collect();
-        if exit.is_finished() {
-            k.barrier();
-        }
-        let store = |row: Value<'k>, place: &Place<'k>, sums: &dyn Fn() -> Vec<Value<'k>>| {
-            // If other workgroups compute an element too, they store it.
-            k.when(row.ge(p.first_row) & place.column.ge(p.first_column), || exit.store(row, place, sums));
-        };
-        for i in 0..PART {
+        let sums = LaneSums { p, exit: &exit, first, units: [PART; 2], memory: self.memory, invocations };
+        sums.store(own, |i, half, four| {
             // Four neighbours come from four units.
-            let four = |half: u32, four: u32| {
-                let element = [0, 2, 1, 3][four as usize] + 4 * half;
-                k.vector(&[0, 1, 2, 3].map(|j| self.sums[(i * PART + j) as usize].element(element)))
-            };
-            let row = self.first[0] + (self.part[0] + i) * UNIT + lane / 4;
-            if exit.is_finished() {
-                let wait = |half: Value<'k>, four: u32| (half * 4 + four) * threads + k.local_index();
-                let words = Type::vec4(Scalar::U32);
-                for (half, e) in [0, 1].into_iter().flat_map(|half| (0..4).map(move |e| (half, e))) {
-                    self.memory.store(wait(k.u32(half), e), four(half, e).bitcast(words));
-                }
-                let load = |half, e| self.memory.load(wait(half, e)).bitcast(words.with_scalar(p.accumulator.scalar));
-                k.for_rolled(0, 2, 1, |half| {
-                    for &(first, ref place) in &places {
-                        store(row + half * 8, place, &|| (first..first + fours).map(|e| load(half, e)).collect());
-                    }
-                });
-            } else {
-                for half in 0..2 {
-                    for &(first, ref place) in &places {
-                        store(row + half * 8, place, &|| (first..first + fours).map(|e| four(half, e)).collect());
-                    }
-                }
-            }
-        }
+            let element = [0, 2, 1, 3][four as usize] + 4 * half;
+            k.vector(&[0, 1, 2, 3].map(|j| self.sums[(i * PART + j) as usize].element(element)))
+        });
     }
 }
 

@@ -6,6 +6,7 @@ mod broadcast;
 mod cooperative;
 mod exit;
 mod fragments;
+mod lane_sums;
 pub(crate) mod loose;
 mod registers;
 mod unit_operand;
@@ -33,7 +34,7 @@ use crate::base::dtype::DType;
 use crate::kernels::elementwise::outputs;
 use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
-use crate::tuning::UnitBlock;
+use crate::tuning::{Fragments, UnitBlock};
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -635,7 +636,7 @@ impl Family for Matmul {
         }
         match self.tile {
             MatmulTile::Workgroup(block) => blocked::write(&problem, self, block),
-            MatmulTile::MatrixUnits(block, layout) if block.fragments => {
+            MatmulTile::MatrixUnits(block, layout) if block.fragments == Fragments::All => {
                 fragments::write(&problem, self, block, layout)
             }
             MatmulTile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
@@ -727,7 +728,7 @@ impl Family for Matmul {
         let by_depth = UnitReading::aligned(Along::Depth);
         let (unit, a, b, single) = ([16; 3], by_depth, by_depth, false);
         let on_units = |(format, whole, parts)| {
-            let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
+            let blocks = UnitBlock::all().into_iter().filter(|block| block.fragments == Fragments::None).take(1);
             let layout = UnitLayout { unit, a, b, whole, parts, single };
             let tile = move |block| packed(format, DType::F16, MatmulTile::MatrixUnits(block, layout));
             blocks.map(move |block| Matmul { batch_rank: usize::from(parts), ..tile(block) })
@@ -755,7 +756,9 @@ impl Family for Matmul {
         let on_units = on_units.flat_map(|((whole, parts), reading)| {
             let single = reading.loose;
             let layout = UnitLayout { unit, a: reading, b: reading, whole, parts, single };
-            let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
+            let one = |is| UnitBlock::all().into_iter().filter(move |block| block.fragments == is).take(1);
+            let blocks = one(Fragments::None).chain(one(Fragments::Sums));
+            let blocks = blocks.filter(move |&block| layout.suits(block, DType::F16));
             blocks.map(move |block| of_windows(DType::F16, MatmulTile::MatrixUnits(block, layout), 2))
         });
         let by_lanes = [(DType::F32, 2), (DType::F16, 1)]
@@ -766,7 +769,10 @@ impl Family for Matmul {
         // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {
-            let fragments = matches!(config.tile, MatmulTile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
+            let fragments = match config.tile {
+                MatmulTile::MatrixUnits(UnitBlock { fragments, .. }, layout) => (fragments, layout.b.along),
+                _ => (Fragments::None, Along::Depth),
+            };
             let tile = (std::mem::discriminant(&config.tile), config.tile.stored_together(), fragments);
             let kind = (tile, config.dtype());
             let is_new = config.dtype() == DType::F16 && !kinds.contains(&kind);

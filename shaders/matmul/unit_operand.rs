@@ -2,6 +2,7 @@
 
 use super::Along;
 use super::cooperative::UnitReading;
+use super::lane_sums::place_of_column;
 use super::loose::{self, Shift};
 use super::windows::{Line, Lines};
 use crate::kernels::blocks::{Blocks, Neighbours};
@@ -89,6 +90,8 @@ pub(super) struct UnitSide<'k> {
     pub first: Value<'k>,
     /// The depth of the product.
     pub depth: Value<'k>,
+    /// Whether columns take the places in the tile at which a lane's sums are neighbours.
+    pub by_lanes: bool,
     /// What this invocation finds once, for all tiles.
     pub found: Found<'k>,
 }
@@ -100,6 +103,9 @@ pub(super) enum Found<'k> {
     Lines(Vec<Line<'k>>),
     /// If lines are loose, where in a vector of memory loads begin. The depth of a tile is a multiple of a vector's.
     Loose(Vec<Shift<'k>>),
+    /// The vectors of the first tile, and the distance along the depth, if lines are those of a matrix in memory that
+    /// begin with whole vectors.
+    Vectors(Vec<Value<'k>>, Value<'k>),
 }
 
 /// Whether a tile may end beyond the depth.
@@ -122,6 +128,12 @@ impl<'k> UnitSide<'k> {
                 Shift::of(self.index(self.first + across, depth))
             };
             self.found = Found::Loose(turns.map(shift).collect());
+        } else if let (Source::Dense(_), Some(runs)) = (&self.source, self.lines.runs_along_depth(self.per_vector)) {
+            let vector = |turn| {
+                let [across, depth] = self.across_and_depth(turn, self.k.u32(0));
+                self.index((self.first + across).min(self.length - 1), depth) / self.per_vector
+            };
+            self.found = Found::Vectors(turns.map(vector).collect(), runs);
         }
     }
 
@@ -216,8 +228,16 @@ impl<'k> UnitSide<'k> {
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
     pub fn load(&self, from: Value<'k>, step: Step) -> Vec<Vectors<'k>> {
-        if let (Found::Lines(lines), Source::Dense(buffer)) = (&self.found, &self.source) {
-            return self.load_lines(lines, *buffer, from, step);
+        match (&self.found, &self.source) {
+            (Found::Lines(lines), Source::Dense(buffer)) => return self.load_lines(lines, *buffer, from, step),
+            (&Found::Vectors(ref vectors, runs), Source::Dense(buffer)) if step == Step::Inside => {
+                let further = match self.along {
+                    Along::Depth => from / self.per_vector,
+                    Along::Other => from * runs,
+                };
+                return vectors.iter().map(|&vector| Vectors::Dense(buffer.load(vector + further))).collect();
+            }
+            _ => {}
         }
         (0..self.turns()).map(|turn| self.vectors(turn, self.across_and_depth(turn, from), step)).collect()
     }
@@ -226,6 +246,7 @@ impl<'k> UnitSide<'k> {
     pub fn store(&self, loaded: &[Vectors<'k>]) {
         for (turn, loaded) in (0..).zip(loaded) {
             let [line, vector] = self.place(turn);
+            let line = if self.by_lanes { place_of_column(line) } else { line };
             let values = match loaded {
                 &Vectors::Dense(value) => vec![value],
                 Vectors::Loose(vector) => vec![vector.vector()],

@@ -4,7 +4,7 @@
 //! - Rows: the places of the window in all images.
 //! - Depth: the taps of the window, and for each of them the channels.
 
-use super::Matrix;
+use super::{Matrix, in_runs};
 use crate::kernels::elements::take_apart;
 use crate::kernels::parameters::{Each, Size, Stride, parameters, times};
 use crate::kernels::window::{DeclaredWindow, WindowForm};
@@ -102,6 +102,12 @@ impl<'k> Lines<'k> {
     /// Returns windows as lines. The depth begins at `part_begins`, if it is cut.
     pub fn of_windows(start: Value<'k>, windows: DeclaredWindows<'k>, part_begins: Option<Value<'k>>) -> Self {
         Lines { start, kind: Kind::Windows(windows, part_begins) }
+    }
+
+    /// Returns the distance along the depth in runs of `length` elements, if lines are those of a matrix in memory.
+    pub fn runs_along_depth(&self, length: u32) -> Option<Value<'k>> {
+        let Kind::Strided { along, .. } = self.kind else { return None };
+        Some(in_runs(along, length))
     }
 
     /// Finds a line. This takes divisions, if lines are windows.

@@ -77,7 +77,7 @@ mod tests {
     fn every_word_forces_something() {
         let block = |text| UnitBlock::parse(text).unwrap();
         let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-float-atomics,no-units,no-reductions,units=128x128x128/64x64x1,\
-                    units=128x256x128/64x64x1 fragments, splits=4";
+                    units=128x256x128/64x64x1 fragments,units=128x64x128/64x32x1 sums, splits=4";
         let expected = Force {
             wgsl: true,
             addresses: true,
@@ -87,7 +87,9 @@ mod tests {
             no_float_atomics: true,
             no_units: true,
             no_reductions: true,
-            unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
+            unit_blocks: ["128x128x128/64x64x1", "128x256x128/64x64x1 fragments", "128x64x128/64x32x1 sums"]
+                .map(block)
+                .into(),
             splits: vec![4],
         };
         assert_eq!(Force::parse(text), Some(expected));

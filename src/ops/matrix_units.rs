@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::matmul::{MatmulTile, Sizes, UnitLayout};
 use crate::kernels::parameters::Form;
-use crate::tuning::{self, Candidate, UnitBlock, Units};
+use crate::tuning::{self, Candidate, Fragments, UnitBlock, Units};
 
 /// A tile, and the number of parts of the depth that are computed apart and then added up.
 pub(crate) struct Cut {
@@ -87,12 +87,16 @@ pub(crate) fn cuts(
         let step = block.depth as usize / bytes;
         let depths = problem.part_depths(splits, step)?;
         let whole = k.is_multiple_of(splits * step);
-        let unit = if block.fragments { [16; 3] } else { unit };
+        let unit = if block.fragments == Fragments::None { unit } else { [16; 3] };
         let layout = UnitLayout { unit, a, b, whole, parts: splits > 1, single: false };
-        // Fragments need whole blocks and whole vectors of columns, and rows that are in memory.
+        // Sums in registers leave by whole vectors of columns. Tiles of fragments also need whole blocks, and rows that
+        // are in memory.
         let [rows, columns] = block.shape.map(|length| length as usize);
-        let whole_blocks = m >= rows && n >= columns && n.is_multiple_of(8);
-        let fills = !block.fragments || (whole_blocks && problem.windows.is_none());
+        let fills = match block.fragments {
+            Fragments::None => true,
+            Fragments::Sums => n.is_multiple_of(8),
+            Fragments::All => m >= rows && n >= columns && n.is_multiple_of(8) && problem.windows.is_none(),
+        };
         // A launch of few workgroups is not folded. A folded one has surplus workgroups, which would count, too.
         let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks.saturating_mul(splits) <= COUNTERS);
         let fits = layout.suits(block, dtype)
@@ -155,12 +159,20 @@ mod tests {
 
     #[test]
     fn fragments_are_of_whole_blocks() {
-        let chosen = |sizes| chosen_by("nvidia-hopper", sizes, |_| ()).unwrap().0.fragments;
+        let chosen = |sizes| chosen_by("nvidia-hopper", sizes, |_| ()).unwrap().0.fragments == Fragments::All;
         assert!(chosen([4096, 4096, 4096]));
         assert!(chosen([4001, 4096, 4096]));
         for sizes in [[127, 65536, 4096], [65536, 248, 4096], [4096, 4096, 4112], [512, 512, 512]] {
             assert!(!chosen(sizes), "{sizes:?}");
         }
+    }
+
+    #[test]
+    fn sums_leave_registers_by_whole_vectors() {
+        let chosen = |sizes| chosen_by("nvidia-hopper", sizes, |_| ()).unwrap().0.fragments;
+        assert_eq!(chosen([1024, 1024, 1024]), Fragments::Sums);
+        assert_eq!(chosen([1000, 1000, 1001]), Fragments::Sums);
+        assert_eq!(chosen([1024, 1020, 1024]), Fragments::None);
     }
 
     #[test]
@@ -213,7 +225,7 @@ mod tests {
                 assert_eq!(splits(usize::MAX, grid), 1, "{block:?}");
             }
             for grid in [[1, 1], [6, 11]] {
-                assert_eq!(splits(2048, grid), if block.fragments { 1 } else { 2 }, "{block:?}");
+                assert_eq!(splits(2048, grid), if block.fragments == Fragments::None { 2 } else { 1 }, "{block:?}");
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::kernels::Family;
 use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitReading, UnitVectors, Windows, WindowsParameters};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
+use crate::tuning::Fragments;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
@@ -70,7 +71,9 @@ impl Trial {
                 let depth = if layout.whole { depth } else { depth + beyond };
                 // The last channels of loose windows are missing.
                 let depth = if config.is_of_loose_windows() { depth.next_multiple_of(8) - 3 } else { depth };
-                (depth, [layout.a, layout.b], !block.fragments, any_length && !block.fragments)
+                // Such a block at the edge is moved back, by whole vectors.
+                let moves = block.fragments == Fragments::All;
+                (depth, [layout.a, layout.b], !moves, any_length && !moves)
             }
             MatmulTile::UnitVectors(vectors) => {
                 let steps = (vectors.step() * vectors.subgroups * 2) as usize;

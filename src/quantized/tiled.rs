@@ -12,7 +12,7 @@ use crate::lazy::PendingLaunch;
 use crate::ops::matrix_units::{self, Cut};
 use crate::ops::{BatchedProduct, portable_tile, precision};
 use crate::tensor::Tensor;
-use crate::tuning::UnitBlock;
+use crate::tuning::{Fragments, UnitBlock};
 
 /// A byte of a number is written once, and read once from a cache, before a product reads the number.
 const UNPACKED_BYTES: usize = 2 * 2;
@@ -77,7 +77,7 @@ impl QuantizedTensor {
         let unit = matrix_units::unit(device, dtype, problem.sizes)?;
         let cuts = matrix_units::cuts(device.info(), units, dtype, problem, unit);
         let unpacks = |cut: &&Cut| match cut.tile {
-            MatmulTile::MatrixUnits(UnitBlock { fragments: false, .. }, layout) => {
+            MatmulTile::MatrixUnits(UnitBlock { fragments: Fragments::None, .. }, layout) => {
                 [layout.a, layout.b] == [UnitReading::aligned(Along::Depth); 2] && (layout.whole || !layout.parts)
             }
             _ => false,

@@ -70,8 +70,36 @@ pub struct UnitBlock {
     pub depth: u32,
     /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
     pub slices: u32,
-    /// Whether tiles of 16-bit operands lie as lanes hold them. Only for devices on which that order is known.
-    pub fragments: bool,
+    /// What of products of 16 bits lies as lanes hold it. Only for devices on which that order is known.
+    pub fragments: Fragments,
+}
+
+/// What lies as lanes hold it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fragments {
+    None,
+    /// The sums: they leave from registers.
+    Sums,
+    /// The sums, and the tiles of both operands.
+    All,
+}
+
+impl Fragments {
+    const ALL: [Fragments; 3] = [Fragments::None, Fragments::Sums, Fragments::All];
+
+    /// Returns the name in the tuning data.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fragments::None => "none",
+            Fragments::Sums => "sums",
+            Fragments::All => "all",
+        }
+    }
+
+    /// Returns the one with this name, if there is one.
+    pub fn parse(name: &str) -> Option<Fragments> {
+        Fragments::ALL.into_iter().find(|fragments| fragments.name() == name)
+    }
 }
 
 impl UnitBlock {
@@ -103,7 +131,10 @@ impl UnitBlock {
         if slices == 0 || !depth.is_multiple_of(32 * slices) || part[1] < 16 * slices {
             return Some(format!("its depth, or a row of its parts, is not to be had in {slices} slices"));
         }
-        if fragments {
+        if fragments == Fragments::Sums && (slices > 1 || !part[1].is_multiple_of(32)) {
+            return Some("sums leave from registers in one slice, 32 columns at a time".into());
+        }
+        if fragments == Fragments::All {
             // Subgroups share the loads of 128 bytes of the depth: in groups of four, or in pairs that load 64 columns.
             let fits = part == [UnitBlock::FRAGMENTS_PART; 2]
                 && shape[0] == 2 * part[0]

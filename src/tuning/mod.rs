@@ -7,7 +7,7 @@
 
 mod block;
 
-pub use block::{Block, UnitBlock};
+pub use block::{Block, Fragments, UnitBlock};
 
 /// How work is divided. `shaders/tuning/default.toml` says what each field means, and gives the reason for its value.
 #[derive(Debug, Clone, PartialEq)]
