@@ -123,3 +123,40 @@ fn exchanged<'k>(k: &'k KernelBuilder, member: &Member<'k>, mut words: [Value<'k
     }
     words
 }
+
+#[cfg(all(test, device_tests))]
+mod tests {
+    use super::*;
+    use crate::shader::Access;
+    use crate::shader::tests::check;
+
+    #[test]
+    fn columns_lie_so_that_lanes_hold_neighbours() {
+        let write = |k: &KernelBuilder| {
+            let y = k.buffer("y", Type::U32, Access::Write);
+            y.store(k.local_index(), place_of_column(k.local_index()));
+        };
+        // What the lanes of a row hold of two parts of 32 columns, and which column that is.
+        let mut expected = vec![0; 64];
+        for part in [0, 32] {
+            for (t, u, h, v) in (0..32).map(|held| (held / 8, held / 4 % 2, held / 2 % 2, held % 2)) {
+                expected[(part + 8 * t + 4 * u + 2 * h + v) as usize] = part + 16 * u + 2 * t + 8 * h + v;
+            }
+        }
+        check(64, write, &[], 1, &expected);
+    }
+
+    #[test]
+    fn lanes_of_a_row_exchange_words() {
+        let write = |k: &KernelBuilder| {
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let member = Member::new(k);
+            let words = exchanged(k, &member, [0, 1, 2, 3].map(|j| member.t * 10 + j));
+            for (j, word) in (0..).zip(words) {
+                y.store(member.t * 4 + j, word);
+            }
+        };
+        let expected: Vec<u32> = (0..4).flat_map(|t| (0..4).map(move |j| j * 10 + t)).collect();
+        check(4, write, &[], 1, &expected);
+    }
+}

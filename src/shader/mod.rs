@@ -63,4 +63,4 @@ pub use value::{IntoValue, Value};
 
 #[cfg(test)]
 #[cfg(device_tests)]
-mod tests;
+pub(crate) mod tests;

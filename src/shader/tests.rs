@@ -65,7 +65,7 @@ fn forms(target: Target) -> Vec<Target> {
 }
 
 /// Writes a kernel for each backend, in all forms, and checks what it computes.
-fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], groups: u32, expected: &[u32]) {
+pub(crate) fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], groups: u32, expected: &[u32]) {
     let backends = backends();
     for (backend, target) in backends.iter().flat_map(|b| forms(b.target()).into_iter().map(move |form| (b, form))) {
         let k = KernelBuilder::new("test", target, workgroup);
