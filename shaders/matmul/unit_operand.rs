@@ -120,7 +120,7 @@ impl<'k> UnitSide<'k> {
     pub fn find(&mut self, by_lines: bool, reading: UnitReading) {
         let turns = 0..self.turns();
         if by_lines {
-            let line = |turn| self.lines.line((self.first + self.place(turn)[0]).min(self.length - 1));
+            let line = |turn| self.lines.line(self.inside(self.place(turn)[0]));
             self.found = Found::Lines(turns.map(line).collect());
         } else if reading.loose {
             let shift = |turn| {
@@ -131,10 +131,15 @@ impl<'k> UnitSide<'k> {
         } else if let (Source::Dense(_), Some(runs)) = (&self.source, self.lines.runs_along_depth(self.per_vector)) {
             let vector = |turn| {
                 let [across, depth] = self.across_and_depth(turn, self.k.u32(0));
-                self.index((self.first + across).min(self.length - 1), depth) / self.per_vector
+                self.index(self.inside(across), depth) / self.per_vector
             };
             self.found = Found::Vectors(turns.map(vector).collect(), runs);
         }
+    }
+
+    /// Returns the place in the matrix of a place in the block, across the depth. Beyond the edge, it is the last one.
+    fn inside(&self, place: Value<'k>) -> Value<'k> {
+        (self.first + place).min(self.length - 1)
     }
 
     /// Returns the index of an element of a matrix, by its place across the depth and its depth.
@@ -145,7 +150,7 @@ impl<'k> UnitSide<'k> {
     /// Loads the vectors of a turn that begin at a place across the depth and at a depth. Beyond the edge, other ones
     /// are repeated, and they are not stored in the product. Beyond the depth, elements are zero.
     fn vectors(&self, turn: u32, [place, depth]: [Value<'k>; 2], step: Step) -> Vectors<'k> {
-        let place = (self.first + place).min(self.length - 1);
+        let place = self.inside(place);
         match self.source {
             Source::Dense(buffer) => {
                 let (within, is_within) = self.within(depth, 1, step);
