@@ -103,8 +103,8 @@ pub(super) enum Found<'k> {
     Lines(Vec<Line<'k>>),
     /// If lines are loose, where in a vector of memory loads begin. The depth of a tile is a multiple of a vector's.
     Loose(Vec<Shift<'k>>),
-    /// The vectors of the first tile, and the distance along the depth, if lines are those of a matrix in memory that
-    /// begin with whole vectors.
+    /// If lines begin with whole vectors of a matrix in memory: where the vectors of the first tile are, and how far
+    /// neighbours along the depth are apart, in vectors.
     Vectors(Vec<Value<'k>>, Value<'k>),
 }
 

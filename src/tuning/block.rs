@@ -70,7 +70,7 @@ pub struct UnitBlock {
     pub depth: u32,
     /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
     pub slices: u32,
-    /// What of products of 16 bits lies as lanes hold it. Only for devices on which that order is known.
+    /// What products of 16-bit operands take to lie as lanes hold it. Only for devices on which that order is known.
     pub fragments: Fragments,
 }
 
