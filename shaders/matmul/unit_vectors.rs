@@ -183,13 +183,21 @@ impl<'a, 'k> Work<'a, 'k> {
             true => vector,
             false => run.lt(count).select(vector, 0),
         };
-        let runs: Vec<_> = (0..self.config.loads())
-            .map(|load| (step * self.config.loads() + load) * SHARING + self.member.t)
-            .collect();
+        // A lane's runs are neighbours: together, lanes of a line load from whole cache lines. If their runs took turns,
+        // a load would take half of each.
+        let loads = self.config.loads();
+        let first = (step * SHARING + self.member.t) * loads;
+        let runs: Vec<_> = (0..loads).map(|load| first + load).collect();
         let along = |operand: &Operand<'k>| {
-            let places = operand.lines.iter().flat_map(|&line| runs.iter().map(move |&run| (line, run)));
-            for (next, (line, run)) in operand.next.iter().zip(places) {
-                next.set(or_zero(run, operand.buffer.load(line + within(run))));
+            for (&line, next) in operand.lines.iter().zip(operand.next.chunks(loads as usize)) {
+                if self.config.whole {
+                    let from = operand.buffer.after(line + first);
+                    (0..).zip(next).for_each(|(load, next): (u32, _)| next.set(from.load(load)));
+                } else {
+                    runs.iter().zip(next).for_each(|(&run, next)| {
+                        next.set(or_zero(run, operand.buffer.load(line + within(run))));
+                    });
+                }
             }
         };
         along(&self.vectors);
