@@ -357,7 +357,11 @@ impl BatchedProduct {
         // Each row of blocks reads the whole matrix.
         let rows = m.div_ceil(UnitVectors::MOST as usize);
         let outputs = self.batches().saturating_mul(m).saturating_mul(n);
-        let is_small = outputs <= 1024 * compute_units && k <= 1024;
+        let most = match along {
+            Along::Depth => 1152,
+            Along::Other => 1024,
+        };
+        let is_small = outputs <= most * compute_units && k <= 1024;
         let is_read_twice = rows == 2 && along == Along::Depth && self.lengths.is_empty() && k >= 1024;
         if !(rows == 1 || is_small || is_read_twice) || groups / self.batches() > FEW / 2 {
             return None;
@@ -486,6 +490,7 @@ mod tests {
         let (depth, other) = (Along::Depth, Along::Other);
         assert_eq!(chosen(1, [256, 256, 256], depth), Some([16, 2, 4]));
         assert_eq!(chosen(1, [256, 256, 256], other), Some([16, 2, 4]));
+        assert_eq!(chosen(1, [384, 384, 384], depth), Some([16, 2, 4]));
         assert_eq!(chosen(1, [16, 1024, 1024], other), Some([16, 1, 16]));
         assert_eq!(chosen(1, [32, 512, 512], other), Some([16, 1, 8]));
         assert_eq!(chosen(1, [16, 256, 256], other), Some([16, 2, 4]));
@@ -498,6 +503,7 @@ mod tests {
         // The matrix would be read too often, or the depth of few blocks has to be cut.
         for (batch, sizes, along) in [
             (1, [512, 512, 512], depth),
+            (1, [384, 384, 384], other),
             (1, [32, 14336, 4096], other),
             (1, [33, 14336, 4096], depth),
             (1, [64, 64, 14336], depth),
