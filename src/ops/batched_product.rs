@@ -362,7 +362,8 @@ impl BatchedProduct {
             Along::Other => 1024,
         };
         let is_small = outputs <= most * compute_units && k <= 1024;
-        let is_read_twice = rows == 2 && along == Along::Depth && self.lengths.is_empty() && k >= 1024;
+        let is_read_fast = along == Along::Depth || n.saturating_mul(k) <= 48 << 20;
+        let is_read_twice = rows == 2 && is_read_fast && self.lengths.is_empty() && k >= 1024;
         if !(rows == 1 || is_small || is_read_twice) || groups / self.batches() > FEW / 2 {
             return None;
         }
@@ -500,6 +501,7 @@ mod tests {
         assert_eq!(chosen(1, [16, 16384, 1024], other), Some([16, 4, 8]));
         assert_eq!(chosen(1, [128, 1024, 1024], depth), Some([16, 2, 8]));
         assert_eq!(chosen(1, [32, 14336, 4096], depth), Some([16, 2, 8]));
+        assert_eq!(chosen(1, [32, 11008, 4096], other), Some([16, 4, 8]));
         // The matrix would be read too often, or the depth of few blocks has to be cut.
         for (batch, sizes, along) in [
             (1, [512, 512, 512], depth),
