@@ -183,8 +183,8 @@ impl<'a, 'k> Work<'a, 'k> {
             true => vector,
             false => run.lt(count).select(vector, 0),
         };
-        // A lane's runs are neighbours: together, lanes of a line load from whole cache lines. If their runs took turns,
-        // a load would take half of each.
+        // If a lane has two runs of a line, they are neighbours: each load of the four lanes then touches all of a
+        // cache line. If lanes took turns, it would touch half of one.
         let loads = self.config.loads();
         let first = (step * SHARING + self.member.t) * loads;
         let runs: Vec<_> = (0..loads).map(|load| first + load).collect();

@@ -357,13 +357,14 @@ impl BatchedProduct {
         // Each row of blocks reads the whole matrix.
         let rows = m.div_ceil(UnitVectors::MOST as usize);
         let outputs = self.batches().saturating_mul(m).saturating_mul(n);
-        let most = match along {
-            Along::Depth => 1152,
-            Along::Other => 1024,
+        // What was measured on an H200: docs/experiments.md, "Neighbouring loads of a lane".
+        let (most, may_read_twice) = match along {
+            Along::Depth => (1152, true),
+            // Tiles are faster for many columns, and as they can cut the depth, for few.
+            Along::Other => (1024, n <= 8192 && groups >= compute_units / 2),
         };
         let is_small = outputs <= most * compute_units && k <= 1024;
-        let is_read_fast = along == Along::Depth || n.saturating_mul(k) <= 48 << 20;
-        let is_read_twice = rows == 2 && is_read_fast && self.lengths.is_empty() && k >= 1024;
+        let is_read_twice = rows == 2 && may_read_twice && self.lengths.is_empty() && k >= 1024;
         if !(rows == 1 || is_small || is_read_twice) || groups / self.batches() > FEW / 2 {
             return None;
         }
@@ -501,12 +502,14 @@ mod tests {
         assert_eq!(chosen(1, [16, 16384, 1024], other), Some([16, 4, 8]));
         assert_eq!(chosen(1, [128, 1024, 1024], depth), Some([16, 2, 8]));
         assert_eq!(chosen(1, [32, 14336, 4096], depth), Some([16, 2, 8]));
-        assert_eq!(chosen(1, [32, 11008, 4096], other), Some([16, 4, 8]));
-        // The matrix would be read too often, or the depth of few blocks has to be cut.
+        assert_eq!(chosen(1, [32, 4096, 14336], other), Some([16, 2, 8]));
+        assert_eq!(chosen(1, [20, 2048, 2048], other), Some([16, 2, 16]));
+        // The matrix would be read too often, or would take longer twice, or the depth of few blocks has to be cut.
         for (batch, sizes, along) in [
             (1, [512, 512, 512], depth),
             (1, [384, 384, 384], other),
             (1, [32, 14336, 4096], other),
+            (1, [32, 1024, 4096], other),
             (1, [33, 14336, 4096], depth),
             (1, [64, 64, 14336], depth),
             (64, [32, 4096, 64], depth),
