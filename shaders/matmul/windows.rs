@@ -104,8 +104,8 @@ impl<'k> Lines<'k> {
         Lines { start, kind: Kind::Windows(windows, part_begins) }
     }
 
-    /// If lines are those of a matrix in memory, returns how far neighbours along the depth are apart, in runs of
-    /// `length` elements.
+    /// Returns the distance between neighbours along the depth, in runs of `length` elements. `None` if lines are
+    /// windows.
     pub fn runs_along_depth(&self, length: u32) -> Option<Value<'k>> {
         let Kind::Strided { along, .. } = self.kind else { return None };
         Some(in_runs(along, length))
