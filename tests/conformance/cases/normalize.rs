@@ -428,6 +428,14 @@ pub fn add(suite: &mut Suite) {
             check("softmax", &tensor.softmax(1)?, &expected(0.025))?;
             check("log_softmax", &tensor.log_softmax(1)?, &expected(0.025f64.ln()))
         });
+        suite.add("softmax", format!("{dtype}::of_negated"), move |device| {
+            // The kernels negate what they load, here by fours.
+            let Sample { tensor, values } =
+                shaped("negated", &[3, 1000], Layout::Contiguous, dtype, Domain::Normal, device)?;
+            let negated = || -> Outcome<_> { Ok(Sample { tensor: tensor.neg()?, values: -&values }) };
+            check_softmax(&negated()?, 1)?;
+            check_along("log_softmax", &negated()?, 1)
+        });
         suite.add("l2_normalize", format!("{dtype}::zeros"), move |device| {
             let values = array(&[2, 40], vec![0.0; 80]);
             let tensor = upload(&values, dtype, device)?;
