@@ -150,9 +150,18 @@ impl<'k> Value<'k> {
 
     /// The float with the sign of `sign`.
     pub(super) fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
-        let sign = sign.bitcast(self.ty.bits());
-        let sign = if self.ty.scalar == Scalar::F64 { sign & i64::MIN } else { sign & 0x8000_0000_u32 };
+        let sign = sign.bitcast(self.ty.bits()) & self.sign_bit();
         (self.magnitude() | sign).bitcast(self.ty)
+    }
+
+    /// The bits of a float of which only the sign's is set.
+    pub(super) fn sign_bit(self) -> Value<'k> {
+        let bits = self.ty.bits();
+        if bits.scalar == Scalar::I64 {
+            i64::MIN.into_value(self.kernel, bits)
+        } else {
+            0x8000_0000_u32.into_value(self.kernel, bits)
+        }
     }
 
     /// The same number, but no compiler can combine it with other sums and products. Drivers add up the parts of a

@@ -386,23 +386,14 @@ operator! {
     Shr shr Opcodes::bits(">>", Op::ShiftRightArithmetic, Op::ShiftRightLogical, None);
 }
 
-impl<'k> Value<'k> {
-    /// Negates floats of 32 or 64 bits by their first bit.
-    fn with_other_sign(self) -> Value<'k> {
-        let (scalar, sign) = match self.ty.scalar {
-            Scalar::F64 => (Scalar::I64, i64::MIN),
-            _ => (Scalar::I32, i32::MIN.into()),
-        };
-        (self.bitcast(self.ty.with_scalar(scalar)) ^ sign).bitcast(self.ty)
-    }
-}
-
 impl<'k> Neg for Value<'k> {
     type Output = Value<'k>;
     fn neg(self) -> Value<'k> {
         match self.ty.scalar {
-            // Behind OpFNegate of vectors in a loop, Intel's compiler for processors (2026.2) mixes up lanes.
-            Scalar::F32 | Scalar::F64 if self.kernel.target().dialect == Dialect::OpenCl => self.with_other_sign(),
+            // Intel's compiler for processors (2026.2) mixes up lanes in loops if it sees that vectors are negated.
+            Scalar::F32 | Scalar::F64 if self.kernel.target().dialect == Dialect::OpenCl => {
+                (self.opaque().bitcast(self.ty.bits()) ^ self.sign_bit()).bitcast(self.ty)
+            }
             Scalar::F32 | Scalar::F64 | Scalar::F16 => self.kernel.emit(Op::FNegate, self.ty, [self.operand()]),
             // WGSL has no negation of unsigned integers.
             Scalar::U32 => self.literal(0) - self,

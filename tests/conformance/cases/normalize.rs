@@ -432,9 +432,12 @@ pub fn add(suite: &mut Suite) {
             // The kernels negate what they load, here by fours.
             let Sample { tensor, values } =
                 shaped("negated", &[3, 1000], Layout::Contiguous, dtype, Domain::Normal, device)?;
-            let negated = || -> Outcome<_> { Ok(Sample { tensor: tensor.neg()?, values: -&values }) };
-            check_softmax(&negated()?, 1)?;
-            check_along("log_softmax", &negated()?, 1)
+            for (tensor, values) in [(tensor.clone(), values.clone()), (tensor.abs()?, values.mapv(f64::abs))] {
+                let negated = || -> Outcome<_> { Ok(Sample { tensor: tensor.neg()?, values: -&values }) };
+                check_softmax(&negated()?, 1)?;
+                check_along("log_softmax", &negated()?, 1)?;
+            }
+            Ok(())
         });
         suite.add("l2_normalize", format!("{dtype}::zeros"), move |device| {
             let values = array(&[2, 40], vec![0.0; 80]);
